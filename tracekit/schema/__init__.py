@@ -1,0 +1,1 @@
+"""The tables of a run, declared once, and the only door to Parquet."""

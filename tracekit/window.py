@@ -1,0 +1,81 @@
+"""Cut a run to a span of time, given as wall clock or as an offset from the run's start."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import polars as pl
+
+from tracekit.errors import ConfigError
+from tracekit.run import Run
+
+_UNITS: Final = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|d|h|m|s)")
+_INSTANTS: Final = {"requests": "arrival_ns", "steps": "start_ns", "distributions": None}
+
+
+def windowed(run: Run, *, since: str | None = None, until: str | None = None, last: str | None = None) -> Run:
+    """The run between two instants; requests count by their arrival, everything else by its time.
+
+    ``since``, ``until``: an offset (``90s``, ``5m``, ``1h30m``, plain seconds) or a wall-clock time (ISO, UTC unless
+    it names a zone), the latter only where the run knows its start. ``last``: a span before the run's end. The time
+    axis stays. Raises ``ConfigError`` for text that is neither.
+    """
+    if since is None and until is None and last is None:
+        return run
+    low = _instant(since, run, "--from") if since is not None else None
+    high = _instant(until, run, "--until") if until is not None else None
+    if last is not None:
+        end = max((m for name in _names(run) if (m := _last(run, name)) is not None), default=0)
+        low = max(low or 0, (high if high is not None else end) - _span(last, "--last"))
+    tables = {}
+    for name in _names(run):
+        frame, column = run.table(name), _INSTANTS.get(name, "time_ns")
+        if column is not None:
+            if low is not None:
+                frame = frame.filter(pl.col(column).is_null() | (pl.col(column) >= low))
+            if high is not None:
+                frame = frame.filter(pl.col(column).is_null() | (pl.col(column) < high))
+        tables[name] = frame
+    cut = Run(run.kind, tables, dict(run.config), run.start_unix_ns, dict(run.info), None)
+    cut.label = run.name
+    return cut
+
+
+def _names(run: Run) -> list[str]:
+    from tracekit.schema.tables import TABLES
+
+    return [table.name for table in TABLES if run.has(table.name)]
+
+
+def _last(run: Run, name: str) -> int | None:
+    column = _INSTANTS.get(name, "time_ns")
+    found = run.table(name)[column].max() if column is not None else None
+    return found if isinstance(found, int) else None
+
+
+def _span(text: str, where: str) -> int:
+    compact = text.strip().lower().replace(" ", "")
+    if re.fullmatch(r"\d+(\.\d+)?", compact):
+        return round(float(compact) * 1e9)
+    if compact and _SPAN.sub("", compact) == "":
+        return round(sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(compact)) * 1e9)
+    msg = f"{where}: expected a span such as 90s, 30m or 1h30m"
+    raise ConfigError(msg)
+
+
+def _instant(text: str, run: Run, where: str) -> int:
+    compact = text.strip()
+    if re.fullmatch(r"[\d. ]+|([\d.]+(d|h|m|s|ms|us))+", compact.lower()):
+        return _span(compact, where)
+    try:
+        wall = datetime.fromisoformat(compact)
+    except ValueError:
+        msg = f"{where}: expected an offset such as 90s or a time such as 2026-12-01T02:09:00+00:00"
+        raise ConfigError(msg) from None
+    if run.start_unix_ns is None:
+        msg = f"{where}: the run does not know its wall-clock start; give an offset such as 90s"
+        raise ConfigError(msg)
+    if wall.tzinfo is None:
+        wall = wall.replace(tzinfo=UTC)
+    return round(wall.timestamp() * 1e6) * 1000 - run.start_unix_ns
