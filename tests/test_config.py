@@ -58,16 +58,13 @@ def test_given_tokens_beat_a_logged_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "asynchronous", "reserve", "utilisation_free"),
-    [("0.11.2", False, False, True), ("0.14.0", True, False, True), ("0.19.0", True, True, True)],
+    ("version", "asynchronous", "knows_reservation"),
+    [("0.11.2", False, False), ("0.14.0", True, False), ("0.19.0", True, True)],
 )
-def test_defaults_follow_the_version(version: str, asynchronous: bool, reserve: bool, utilisation_free: bool) -> None:  # noqa: FBT001
-    engine = resolve(known(vllm_version=version, num_gpu_blocks=100, max_model_len=512)).engine
-    assert (engine.async_scheduling, engine.scheduler_reserve_full_isl, engine.watermark == 0) == (
-        asynchronous,
-        reserve,
-        utilisation_free,
-    )
+def test_defaults_follow_the_version(version: str, asynchronous: bool, knows_reservation: bool) -> None:  # noqa: FBT001
+    config = resolve(known(vllm_version=version, num_gpu_blocks=100, max_model_len=512)).config
+    assert config["async_scheduling"].value is asynchronous
+    assert ("scheduler_reserve_full_isl" in config) is knows_reservation
 
 
 def test_max_num_seqs_is_inferred_from_the_budget_that_goes_with_it() -> None:

@@ -1,6 +1,7 @@
 """tracekit: what did the vLLM scheduler do to my requests, why, and what would have helped?
 
-The library has the verbs of the command line: ``ingest``, ``replay``, ``compare``, ``sql``, ``load``.
+The library has the verbs of the command line: ``ingest``, ``replay``, ``compare``, ``sql``, ``explain``,
+``conform``, and ``load``.
 Names are resolved on first use, so that ``import tracekit`` costs next to nothing.
 """
 
@@ -10,7 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracekit.api import compare, ingest, replay, sql
+    from tracekit.api import compare, explain, ingest, replay, sql
+    from tracekit.conform import conform
     from tracekit.errors import ConfigError, InputError, OutputExistsError, TracekitError
     from tracekit.run import Run, load
 
@@ -21,6 +23,8 @@ _HOMES = {
     "replay": "tracekit.api",
     "compare": "tracekit.api",
     "sql": "tracekit.api",
+    "explain": "tracekit.api",
+    "conform": "tracekit.conform",
     "load": "tracekit.run",
     "Run": "tracekit.run",
     "TracekitError": "tracekit.errors",
@@ -36,6 +40,8 @@ __all__ = [
     "Run",
     "TracekitError",
     "compare",
+    "conform",
+    "explain",
     "ingest",
     "load",
     "replay",

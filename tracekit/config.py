@@ -65,7 +65,7 @@ SETTINGS: Final = {
         Setting("enable_chunked_prefill", bool, "split long prompts over steps"),
         Setting("enable_prefix_caching", bool, "reuse KV blocks of equal prefixes"),
         Setting("scheduling_policy", str, "fcfs or priority"),
-        Setting("async_scheduling", bool, "decide the next step while the device runs this one"),
+        Setting("async_scheduling", bool, "decide the next step while the device runs (V0: process output while it runs)"),
         Setting("scheduler_reserve_full_isl", bool, "admit only if the whole prompt would fit now (0.19 and later)"),
         Setting("watermark", float, "share of the blocks kept free at admission (V1: 0.24 and later)", 0),
         Setting("prefill_schedule_interval", int, "steps between prefills while decodes run (0.24 and later)", 1),
@@ -101,7 +101,13 @@ SETTINGS: Final = {
     )
 }
 
-STEP_TIME_SETTINGS: Final[tuple[str, ...]] = ("t0_ms", "per_token_us", "per_seq_us", "per_context_token_us", "frontend_ms")
+STEP_TIME_SETTINGS: Final[tuple[str, ...]] = (
+    "t0_ms",
+    "per_token_us",
+    "per_seq_us",
+    "per_context_token_us",
+    "frontend_ms",
+)
 """Accepted by ``--set`` like the rest, but they describe the device, so a run stores them with its step time."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
@@ -178,6 +184,7 @@ def parse_version(text: str) -> VersionNumber:
 class EngineConfig:
     """What the scheduler model needs to know; vLLM's flag names.
 
+    ``scheduler_reserve_full_isl`` has no effect under the rules of versions before 0.19, which do not know it;
     ``num_gpu_blocks`` counts V1's null block (block 0), as vLLM's own log does; ``max_num_active_seqs`` null means
     ``max_num_seqs``.
     """
@@ -193,7 +200,7 @@ class EngineConfig:
     long_prefill_token_threshold_adaptive: bool = False
     scheduling_policy: str = "fcfs"
     async_scheduling: bool = False
-    scheduler_reserve_full_isl: bool = False
+    scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
     prefill_schedule_interval: int = 1
     max_num_active_seqs: int | None = None

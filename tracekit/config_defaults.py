@@ -110,13 +110,21 @@ def _fill_switches(known: dict[str, ConfigValue], version: VersionNumber, *, is_
         "enable_chunked_prefill": is_v1,
         "enable_prefix_caching": is_v1,
         "scheduling_policy": "fcfs",
-        "async_scheduling": is_v1 and version >= (0, 14, 0),
-        "scheduler_reserve_full_isl": is_v1 and version >= (0, 19, 0),
+        "async_scheduling": _runs_asynchronously(known, version, is_v1=is_v1),
         "long_prefill_token_threshold": 0,
         "watermark": 0.0,
     }
+    if is_v1 and version >= (0, 19, 0):
+        defaults["scheduler_reserve_full_isl"] = True
     for name, value in defaults.items():
         _fill(known, name, value, "default", version)
+
+
+def _runs_asynchronously(known: Mapping[str, ConfigValue], version: VersionNumber, *, is_v1: bool) -> bool:
+    """V1: asynchronous scheduling from 0.14; V0: asynchronous output processing from 0.6 with CUDA graphs."""
+    if is_v1:
+        return version >= (0, 14, 0)
+    return version >= (0, 6, 0) and not ("enforce_eager" in known and known["enforce_eager"].value)
 
 
 def _fill_batch_limits(known: dict[str, ConfigValue], version: VersionNumber, notes: list[str], *, is_v1: bool) -> None:

@@ -86,7 +86,7 @@ STEPS: Final = Table(
         _count("num_free_blocks", "Free KV blocks right after the decision.", unit="blocks"),
         Column("kv_cache_usage", "float64", "Share of the KV blocks in use right after the decision.", unit="share"),
         _count("num_admitted_reqs", "Requests admitted from waiting, resumed ones included.", unit="requests"),
-        _count("num_preempted_reqs", "Requests preempted.", unit="requests"),
+        _count("num_preempted_reqs", "Requests preempted since the last step.", unit="requests"),
         _count("num_finished_reqs", "Requests that finished with this step's output.", unit="requests"),
         _text(
             "bound_by",

@@ -1,0 +1,156 @@
+"""The composed verbs: what the command line does, as library calls."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import ConfigError
+from tracekit.progress import Progress, no_progress
+from tracekit.replay.clients import ArrivalMode
+from tracekit.replay.replay import replay as _replay
+from tracekit.run import Run, load
+from tracekit.sources.ingest import ingest as _ingest
+from tracekit.step_time.parameters import StepTime, step_time_from_dict, step_time_from_file
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.compare.metrics import Comparison
+    from tracekit.explain import Story
+
+RunLike = Run | str | Path
+
+
+def _run(run: RunLike) -> Run:
+    return run if isinstance(run, Run) else load(run)
+
+
+def ingest(
+    *paths: str | Path,
+    format: str | None = None,  # noqa: A002 - the option's name
+    columns: Sequence[str] = (),
+    settings: Sequence[str] | Mapping[str, object] = (),
+    timezone: str | None = None,
+    start: int | None = None,
+    hash_key: str | None = None,
+    strict: bool = False,
+    output: str | Path | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> Run:
+    """Read one incident's files (logs, scrapes, traces, any table) into an observed run; see ``tracekit ingest``.
+
+    ``columns``: ``"arrival=t_send:s"`` and the like. ``output``: also save it there. Raises ``TracekitError``.
+    """
+    run = _ingest(
+        paths,
+        format=format,
+        columns=columns,
+        settings=_settings(settings),
+        timezone=timezone,
+        start=start,
+        hash_key=hash_key,
+        strict=strict,
+        progress=progress,
+    )
+    if output is not None:
+        run.save(output, force=force)
+    return run
+
+
+def replay(
+    trace: RunLike,
+    *,
+    settings: Sequence[str] | Mapping[str, object] = (),
+    step_time: StepTime | Mapping[str, Any] | str | Path | None = None,
+    rules: str | None = None,
+    gpu: str | None = None,
+    model: str | None = None,
+    closed_loop: bool = False,
+    max_concurrency: int | None = None,
+    rate: float = 1.0,
+    output: str | Path | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> Run:
+    """Replay a trace or run through the scheduler model; returns the simulated run. See ``tracekit replay``.
+
+    ``settings``: ``{"max_num_seqs": 64}`` or ``["max_num_seqs=64"]``. ``step_time``: a file, or an object such as
+    ``{"t0_ms": 20, "per_token_us": 40, "per_seq_us": 25, "frontend_ms": 4}``. Raises ``TracekitError``.
+    """
+    short = [f"{key}={value}" for key, value in (("gpu", gpu), ("model", model)) if value is not None]
+    run = _replay(
+        _run(trace),
+        settings=[*_settings(settings), *short],
+        step_time=_step_time(step_time),
+        rules=rules,
+        mode=ArrivalMode(closed_loop, max_concurrency),
+        rate=rate,
+        progress=progress,
+    )
+    if output is not None:
+        run.save(output, force=force)
+    return run
+
+
+def compare(left: RunLike, right: RunLike, *, skip_first: float = 0.0) -> "Comparison":
+    """Put two runs side by side: concurrency, preemptions, latency percentiles, throughput. See ``tracekit compare``."""
+    from tracekit.compare.metrics import compare as _compare
+
+    return _compare(_run(left), _run(right), skip_first=skip_first)
+
+
+def explain(
+    run: RunLike,
+    *,
+    request: str | None = None,
+    step: int | tuple[int, int] | None = None,
+    engine: int = 0,
+    settings: Sequence[str] | Mapping[str, object] = (),
+    step_time: StepTime | Mapping[str, Any] | str | Path | None = None,
+) -> "Story":
+    """Tell one request's story, or the decisions of a step or of a window of steps. See ``tracekit explain``.
+
+    ``settings`` and ``step_time`` are those of ``replay``, for an observed run. Raises ``TracekitError``.
+    """
+    from tracekit.explain import explain_request, explain_steps
+
+    if (request is None) == (step is None):
+        msg = "explain: give either a request or a step"
+        raise ConfigError(msg)
+    loaded, given, device = _run(run), _settings(settings), _step_time(step_time)
+    if request is not None:
+        return explain_request(loaded, request, settings=given, step_time=device)
+    first, last = step if isinstance(step, tuple) else (step or 0, step or 0)
+    return explain_steps(loaded, first, last, engine=engine, settings=given, step_time=device)
+
+
+def sql(
+    runs: RunLike | Sequence[RunLike] | Mapping[str, RunLike],
+    query: str,
+    parameters: Mapping[str, object] | None = None,
+) -> "pl.DataFrame":
+    """Ask one run, several, or named ones in DuckDB SQL; returns a polars frame. See ``tracekit sql``."""
+    from tracekit.compare.run_sql import aliases_for
+    from tracekit.compare.run_sql import sql as _sql
+
+    if isinstance(runs, Mapping):
+        named = {alias: _run(run) for alias, run in runs.items()}
+    else:
+        many = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+        named = dict(aliases_for([_run(run) for run in many]))
+    return _sql(named, query, parameters=parameters)
+
+
+def _settings(settings: Sequence[str] | Mapping[str, object]) -> list[str]:
+    if isinstance(settings, Mapping):
+        return [f"{name}={value}" for name, value in settings.items()]
+    return list(settings)
+
+
+def _step_time(given: StepTime | Mapping[str, Any] | str | Path | None) -> StepTime | None:
+    if given is None or isinstance(given, StepTime):
+        return given
+    if isinstance(given, Mapping):
+        return step_time_from_dict(given, "given", "step_time")
+    return step_time_from_file(Path(given))

@@ -1,0 +1,1 @@
+"""The command line: bodies of a few lines over the library."""

@@ -1,0 +1,221 @@
+"""Two runs side by side: latencies, concurrency, preemptions and throughput, each with the error of the right side.
+
+Every figure comes from a named query; this module decides which side is sampled, puts the rows together and says what
+could not be known and why.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from tracekit.compare.database import connect, view_sql
+from tracekit.compare.queries import named_query
+from tracekit.errors import InputError
+from tracekit.run import Run
+
+if TYPE_CHECKING:
+    import duckdb
+
+MAE: Final = "mae"
+
+_WHY_NULL: Final = {
+    "ttft_ms": "no first-token instants",
+    "tpot_ms": "no first and last token of a request with more than one",
+    "itl_ms": "no gaps between tokens (itl_ns or a histogram)",
+    "e2e_ms": "no last-token instants",
+    "queue_ms": "no instants of queueing and first scheduling",
+    "peak_running_reqs": "no steps and no scheduling instants; periodic samples miss a peak by 15 to 20 %",
+    "num_requests": "no requests, though it served some",
+    "num_preemptions": "no preemptions and no two readings of the cumulative counter; a V1 log does not say it",
+    "output_tps": "no output tokens with their instants and no throughput samples",
+}
+_FROM_ELSEWHERE: Final = {
+    ("", "distributions"): "from histograms, interpolated within a bucket",
+    ("peak_running_reqs", "requests"): "from the requests' scheduling instants",
+    ("num_preemptions", "engine_stats"): "the growth of the cumulative counter",
+    ("num_preemptions", "requests"): "the sum of the requests' counts",
+    ("output_tps", "engine_stats"): "the mean of the busy periodic samples",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure on both sides, null where unknown; ``n`` is the number of values or instants behind it.
+
+    ``mae`` belongs to neither side alone: ``right`` holds the distance, ``left`` is null.
+    """
+
+    metric: str
+    stat: str
+    left: float | None
+    right: float | None
+    n_left: int
+    n_right: int
+
+    @property
+    def error(self) -> float | None:
+        """``right/left - 1``; null when a side is unknown or left is 0."""
+        return self.right / self.left - 1 if self.left and self.right is not None else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every metric of two runs, and notes on what is unknown, inexact or unmatched."""
+
+    rows: tuple[Row, ...]
+    notes: list[str] = field(default_factory=list)
+    left_name: str = "left"
+    right_name: str = "right"
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The contract of ``compare --json``: a list of ``{metric, stat, left, right, error}``."""
+        return [
+            {"metric": r.metric, "stat": r.stat, "left": r.left, "right": r.right, "error": r.error} for r in self.rows
+        ]
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The same as a polars frame, with ``n_left`` and ``n_right``."""
+        schema = {
+            "metric": pl.String,
+            "stat": pl.String,
+            "left": pl.Float64,
+            "right": pl.Float64,
+            "error": pl.Float64,
+            "n_left": pl.Int64,
+            "n_right": pl.Int64,
+        }
+        rows = [(r.metric, r.stat, r.left, r.right, r.error, r.n_left, r.n_right) for r in self.rows]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def get(self, metric: str, stat: str) -> Row:
+        """One row; raises ``KeyError`` when there is none of that name."""
+        for row in self.rows:
+            if (row.metric, row.stat) == (metric, stat):
+                return row
+        msg = f"{metric}.{stat}"
+        raise KeyError(msg)
+
+    def _repr_html_(self) -> str:
+        return self.frame._repr_html_()
+
+
+def compare(left: Run, right: Run, *, skip_first: float = 0.0) -> Comparison:
+    """Compare two runs, observed or simulated, on one time axis (ns from each run's first arrival).
+
+    ``skip_first``: share of the arrivals' span to leave out as warm-up, 0 up to 1. Raises ``InputError``.
+    """
+    if not 0 <= skip_first < 1:
+        msg = f"skip_first must be at least 0 and less than 1, found {skip_first:g}"
+        raise InputError(msg)
+    sampled, other = _sampled_first(left, right)
+    from_ns = _cut(sampled, other, skip_first) if skip_first else None
+    left_rows = _side(left, from_ns)
+    right_rows = left_rows if right is left else _side(right, from_ns)
+    with connect({"observed": sampled, "simulated": other}, locked=False) as connection:
+        _ensure_samples(connection)
+        concurrency = _ask(connection, "concurrency_error", from_ns=from_ns)
+        matched = _ask(connection, "matched_requests")[0]
+    names = _labels(left, right)
+    per_side = [_joined(one, two) for one, two in zip(left_rows, right_rows, strict=True)]
+    rows = [row for row in per_side if row.metric.endswith("_ms")]
+    rows += [_concurrency_row(row, is_swapped=sampled is not left) for row in concurrency]
+    rows += [row for row in per_side if not row.metric.endswith("_ms")]
+    notes = _side_notes(names, (left_rows, right_rows))
+    notes += _concurrency_notes(concurrency)
+    notes += _matched_notes(matched, names)
+    if from_ns is not None:
+        notes.append(f"the first {skip_first:.0%} of the arrivals' span ({from_ns / 1e9:.1f} s) is left out")
+    return Comparison(tuple(rows), notes, left.name, right.name)
+
+
+def _sampled_first(left: Run, right: Run) -> tuple[Run, Run]:
+    """The side whose sample instants count, then the other: the observed one, else the one that has samples."""
+    left_observed, right_observed = left.kind == "observed", right.kind == "observed"
+    if left_observed != right_observed:
+        return (left, right) if left_observed else (right, left)
+    if right.has("engine_stats") and not left.table("engine_stats").height and right.table("engine_stats").height:
+        return right, left
+    return left, right
+
+
+def _ensure_samples(connection: "duckdb.DuckDBPyConnection") -> None:
+    """Give the sampled side a grid of instants when it has no periodic samples."""
+    if connection.execute("SELECT COUNT(num_running_reqs) FROM observed.samples").fetchone() != (0,):
+        return
+    source = connection.execute("SELECT MIN(source) FROM observed.states").fetchone()
+    if source in {("steps",), ("requests",)}:
+        connection.execute(f"CREATE OR REPLACE VIEW observed.samples AS {view_sql('samples_from_states')}")
+
+
+def _cut(sampled: Run, other: Run, share: float) -> int | None:
+    for run in (sampled, other):
+        with connect({"run": run}) as connection:
+            span = _ask(connection, "arrivals_span")[0]
+        if span["first_ns"] is not None:
+            return int(span["first_ns"] + share * (span["last_ns"] - span["first_ns"]))
+    return None
+
+
+def _side(run: Run, from_ns: int | None) -> list[dict[str, Any]]:
+    with connect({"run": run}) as connection:
+        return [
+            *_ask(connection, "latency_stats", from_ns=from_ns),
+            *_ask(connection, "totals", from_ns=from_ns),
+        ]
+
+
+def _ask(connection: "duckdb.DuckDBPyConnection", name: str, **parameters: int | None) -> list[dict[str, Any]]:
+    result = connection.execute(named_query(name).sql, parameters or None)
+    columns = [column[0] for column in result.description or ()]
+    return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
+
+
+def _joined(left: dict[str, Any], right: dict[str, Any]) -> Row:
+    return Row(left["metric"], left["stat"], left["value"], right["value"], left["n"], right["n"])
+
+
+def _concurrency_row(row: dict[str, Any], *, is_swapped: bool) -> Row:
+    one, two = row["observed"], row["simulated"]
+    if is_swapped and row["stat"] != MAE:
+        one, two = two, one
+    return Row(row["metric"], row["stat"], one, two, row["n"], row["n"])
+
+
+def _labels(left: Run, right: Run) -> tuple[str, str]:
+    return (left.kind, right.kind) if left.kind != right.kind else ("left", "right")
+
+
+def _side_notes(names: tuple[str, str], sides: tuple[Iterable[dict[str, Any]], ...]) -> list[str]:
+    """What is unknown or comes from a second-best source, one note for both sides where it is true of both."""
+    found: dict[str, list[str]] = {}
+    for name, rows in zip(names, sides, strict=True):
+        for row in rows:
+            metric, source = row["metric"], row["source"]
+            if row["stat"] not in {"mean", "max", "total"}:
+                continue
+            if row["value"] is None:
+                found.setdefault(f"{metric} unknown: {_WHY_NULL[metric]}", []).append(name)
+            elif how := _FROM_ELSEWHERE.get((metric, source)) or _FROM_ELSEWHERE.get(("", source)):
+                found.setdefault(f"{metric} is {how}", []).append(name)
+    return [f"{' and '.join(names)}: {note}" for note, names in found.items()]
+
+
+def _concurrency_notes(rows: Iterable[dict[str, Any]]) -> list[str]:
+    means = [row for row in rows if row["stat"] == "mean"]
+    unknown = [row["metric"] for row in means if row["observed"] is None]
+    notes = [f"{', '.join(unknown)} unknown: no instants at which both sides know them"] if unknown else []
+    if any(row["source"] == "grid" for row in means):
+        notes.append("no periodic samples: concurrency is compared at 1,000 instants evenly over the common span")
+    return notes
+
+
+def _matched_notes(matched: dict[str, Any], names: tuple[str, str]) -> list[str]:
+    both, only_one, only_two = (matched[k] for k in ("num_matched", "num_only_observed", "num_only_simulated"))
+    if not (only_one or only_two):
+        return []
+    if not both:
+        return [f"no request_id is in both {names[0]} and {names[1]}: distributions are compared, not requests"]
+    return [f"{both:,} requests are in both runs, {only_one + only_two:,} in one only"]

@@ -1,0 +1,83 @@
+-- Mean and percentiles of every latency of one run.
+--
+-- Over the requests served to their end where they carry the latency (exact); else from histograms in
+-- distributions: the newest of each engine, added up, a percentile interpolated linearly within its bucket, the mean
+-- of the buckets' middles. A bucket without an upper edge counts as its lower edge.
+--
+-- $from_ns = null: leave out requests that arrived before this instant (histograms cannot be cut)
+--
+-- metric   ttft_ms, tpot_ms, itl_ms, e2e_ms or queue_ms
+-- stat     mean, p50, p90, p95 or p99
+-- value    milliseconds; null when nothing is known
+-- n        values (for itl_ms gaps between tokens) behind it
+-- source   requests or distributions; null when nothing is known
+WITH kept AS (
+    SELECT ttft_ns::DOUBLE AS ttft_ms, tpot_ns AS tpot_ms, e2e_ns::DOUBLE AS e2e_ms, queue_ns::DOUBLE AS queue_ms
+    FROM latencies
+    WHERE $from_ns::BIGINT IS NULL OR arrival_ns >= $from_ns::BIGINT
+),
+measured AS (
+    UNPIVOT kept ON ttft_ms, tpot_ms, e2e_ms, queue_ms INTO NAME metric VALUE value
+),
+gaps AS (
+    SELECT UNNEST(itl_ns) AS gap_ns
+    FROM requests
+    WHERE itl_ns IS NOT NULL AND (finish_reason IS NULL OR finish_reason IN ('stop', 'length'))
+        AND ($from_ns::BIGINT IS NULL OR arrival_ns >= $from_ns::BIGINT)
+),
+exact AS (
+    SELECT metric, COUNT(*) AS n, AVG(value) AS mean, QUANTILE_CONT(value, [0.5, 0.9, 0.95, 0.99]) AS quantiles
+    FROM measured
+    GROUP BY metric
+    UNION ALL
+    SELECT 'itl_ms', COUNT(gap_ns), AVG(gap_ns), QUANTILE_CONT(gap_ns, [0.5, 0.9, 0.95, 0.99])
+    FROM gaps
+    HAVING COUNT(gap_ns) > 0
+),
+newest AS (
+    SELECT REPLACE(metric, '_ns', '_ms') AS metric, COALESCE(bucket_low, 0) AS low, COALESCE(bucket_high, bucket_low) AS high, count
+    FROM distributions
+    WHERE metric IN ('ttft_ns', 'tpot_ns', 'itl_ns', 'e2e_ns', 'queue_ns') AND count > 0
+    QUALIFY time_ns IS NOT DISTINCT FROM MAX(time_ns) OVER (PARTITION BY metric, engine)
+),
+buckets AS (
+    SELECT
+        metric,
+        low,
+        high,
+        SUM(count) AS num,
+        SUM(SUM(count)) OVER (PARTITION BY metric ORDER BY high, low) AS upto,
+        SUM(SUM(count)) OVER (PARTITION BY metric) AS n
+    FROM newest
+    WHERE metric NOT IN (SELECT metric FROM exact)
+    GROUP BY metric, low, high
+),
+wanted AS (
+    SELECT UNNEST(['p50', 'p90', 'p95', 'p99']) AS stat, UNNEST([0.5, 0.9, 0.95, 0.99]::DOUBLE[]) AS share
+),
+interpolated AS (
+    SELECT metric, stat, MIN_BY(low + (share * n - (upto - num)) / num * (high - low), upto) AS value, ANY_VALUE(n) AS n
+    FROM buckets, wanted
+    WHERE upto >= share * n
+    GROUP BY metric, stat
+    UNION ALL
+    SELECT metric, 'mean', SUM(num * (low + high) / 2) / SUM(num), SUM(num)
+    FROM buckets
+    GROUP BY metric
+),
+known AS (
+    SELECT metric, 'mean' AS stat, mean AS value, n, 'requests' AS source FROM exact
+    UNION ALL
+    SELECT metric, UNNEST(['p50', 'p90', 'p95', 'p99']), UNNEST(quantiles), n, 'requests' FROM exact
+    UNION ALL
+    SELECT metric, stat, value, n, 'distributions' FROM interpolated
+),
+every AS (
+    SELECT metric, stat, metric_order, stat_order
+    FROM (SELECT UNNEST(['ttft_ms', 'tpot_ms', 'itl_ms', 'e2e_ms', 'queue_ms']) AS metric, UNNEST(RANGE(5)) AS metric_order),
+        (SELECT UNNEST(['mean', 'p50', 'p90', 'p95', 'p99']) AS stat, UNNEST(RANGE(5)) AS stat_order)
+)
+SELECT e.metric, e.stat, k.value / 1e6 AS value, COALESCE(k.n, 0)::BIGINT AS n, k.source
+FROM every AS e
+LEFT JOIN known AS k USING (metric, stat)
+ORDER BY e.metric_order, e.stat_order

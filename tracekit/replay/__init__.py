@@ -1,0 +1,1 @@
+"""Replay: the recorded arrivals through the scheduler model on a modelled clock."""

@@ -1,0 +1,1 @@
+"""What people read: text of at most 80 columns, pure functions from data to text."""

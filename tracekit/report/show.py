@@ -1,0 +1,209 @@
+"""What ``ingest``, ``show`` and ``replay`` print: a run for people (80 columns) and for programs."""
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.report.answers import answers, recording_flags
+from tracekit.report.text import comparison_text, sanitise
+from tracekit.run import Run
+
+if TYPE_CHECKING:
+    from tracekit.compare.metrics import Comparison
+
+_WIDTH = 80
+
+
+def has_outcomes(run: Run) -> bool:
+    """Whether anything observed is known of a run beyond its arrivals, so that a comparison can say something."""
+    outcomes = run.requests.select("first_token_ns", "last_token_ns", "finished_ns").count().row(0)
+    return any(outcomes) or run.has("engine_stats") or run.has("steps") or run.has("distributions")
+
+
+def show_json(run: Run) -> dict[str, Any]:
+    """The run for programs: figures, configuration with origins, what it can answer."""
+    return {
+        **run.describe_json(),
+        "summary": run.describe(),
+        "answers": [{"question": a.question, "known": a.known, "why": a.why} for a in answers(run)],
+        "would_record_more": [{"flag": flag, "adds": adds} for flag, adds in recording_flags(run)],
+    }
+
+
+def ingest_text(run: Run, target: str, *, verbose: bool = False) -> str:
+    """What an ingest did: an account per file, what was found, where it lies."""
+    lines = []
+    for source in run.info["sources"]:
+        account, clock = source["accounting"], source["clock"]
+        counts = (
+            f"{account['read']:,} {account['unit']}: {account['understood']:,} understood, {account['other']:,} other"
+        )
+        if account["duplicates"]:
+            counts += f", {account['duplicates']:,} of them duplicates"
+        counts += f", {account['unreadable']:,} unreadable"
+        if account["unreadable_at"]:
+            counts += f" ({account['unit'][:-1]} {', '.join(map(str, account['unreadable_at'][:5]))})"
+        lines += _wrapped(f"{source['file']} ({source['format']})", counts)
+        if len(run.info["sources"]) > 1 or verbose:
+            offset = f", {clock['offset_ns'] / 1e9:+,.3f} s" if clock.get("offset_ns") else ""
+            lines += _wrapped("  clock", f"{clock['kind']}: {clock.get('how', '')}{offset}")
+    for skipped in run.info.get("skipped", []):
+        lines.append(f"  skipped {skipped['count']:,}: {skipped['what']}")
+    found = ", ".join(f"{run.table(name).height:,} {name}" for name in run.describe_json()["tables"])
+    lines += ["", *_wrapped(target, found), "", f"next: tracekit show {target}   tracekit replay {target}"]
+    return sanitise("\n".join(lines))
+
+
+def show_text(run: Run, *, verbose: bool = False) -> str:
+    """A run on one screen."""
+    lines = [f"{run.name}: {run.kind} run", "", *_figures(run), "", "config", *_config(run)]
+    skipped = run.info.get("skipped") or []
+    if skipped:
+        lines += ["", "skipped", *(f"  {s['count']:>9,}  {s['what']}" for s in skipped)]
+    lines += ["", "can it answer?"]
+    for answer in answers(run):
+        lines += _wrapped(f"  {'yes' if answer.known else 'no ':3} {answer.question}", answer.why, 32)
+    flags = recording_flags(run)
+    if flags and run.kind == "observed":
+        lines += ["", "would record more next time"]
+        for flag, adds in flags:
+            lines += [f"  {flag}", f"      {adds}"]
+    notes = run.info.get("notes") or []
+    if notes and verbose:
+        lines += ["", "notes", *(line for note in notes for line in _wrapped("  -", str(note), 4))]
+    return sanitise("\n".join(lines))
+
+
+def replay_text(observed: Run, simulated: Run, comparison: "Comparison | None", *, verbose: bool = False) -> str:
+    """What a replay gives: who was replayed under which rules, then observed against simulated."""
+    replayed = simulated.info["replayed"]
+    rules = f"vLLM {replayed['rules']}, {_pool(simulated)}"
+    lines = [*_wrapped(f"{observed.name} replayed", rules), *_counts(simulated)]
+    if verbose:
+        lines += ["", "config", *_config(simulated)]
+    lines.append("")
+    if comparison is not None:
+        lines.append(comparison_text(comparison, "observed", "simulated"))
+    else:
+        lines += _simulated_figures(simulated)
+    return sanitise("\n".join(lines))
+
+
+def _pool(run: Run) -> str:
+    config = run.config
+    scheduling = "asynchronous" if config["async_scheduling"].value else "synchronous"
+    blocks, size = int(config["num_gpu_blocks"].value), int(config["block_size"].value)
+    return (
+        f"{blocks:,} KV blocks of {size} tokens, max_num_seqs {config['max_num_seqs'].value}, "
+        f"max_num_batched_tokens {config['max_num_batched_tokens'].value}, {scheduling}"
+    )
+
+
+def _counts(run: Run) -> list[str]:
+    reasons = run.requests.group_by("finish_reason").len().sort("finish_reason").rows()
+    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "none"
+    lines = _wrapped(f"{run.requests.height:,} requests", told)
+    lines += [line for s in run.info.get("skipped", []) for line in _wrapped(f"  {s['count']:,}", str(s["what"]))]
+    cache = run.info.get("prefix_cache") or {}
+    if cache.get("num_queries"):
+        share = cache["num_hits"] / cache["num_queries"]
+        lines.append(f"prefix cache  {cache['num_hits']:,} of {cache['num_queries']:,} queried tokens hit ({share:.1%})")
+    return lines
+
+
+def _simulated_figures(run: Run) -> list[str]:
+    from tracekit.compare.metrics import compare
+
+    rows = {(row["metric"], row["stat"]): row["right"] for row in compare(run, run).to_rows()}
+    lines = ["simulated"]
+    for metric, label in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"), ("queue_ms", "queue")):
+        figures = [(stat, rows.get((metric, stat))) for stat in ("mean", "p50", "p90", "p99")]
+        told = "  ".join(f"{stat} {value:,.1f}" if value is not None else f"{stat} -" for stat, value in figures)
+        lines.append(f"  {label:24} {told} ms")
+    for metric, label, unit in (
+        ("peak_running_reqs", "peak running", "requests"),
+        ("num_preemptions", "preemptions", ""),
+        ("output_tps", "output", "tokens/s"),
+    ):
+        value = next((v for (name, _), v in rows.items() if name == metric), None)
+        lines.append(f"  {label:24} {'-' if value is None else f'{value:,.0f}'} {unit}".rstrip())
+    if run.has("steps") and run.steps.height:
+        bound = (
+            run.steps.group_by("bound_by")
+            .agg(pl.col("duration_ns").sum())
+            .sort("duration_ns", "bound_by", descending=[True, False])
+        )
+        total = max(int(bound["duration_ns"].sum()), 1)
+        told = ", ".join(f"{name} {duration / total:.0%}" for name, duration in bound.rows()[:4])
+        lines += _wrapped("  time bound by", told, 27)
+    return lines
+
+
+def _figures(run: Run) -> list[str]:
+    figures = run.describe()
+    rows = [
+        ("started", figures["started"]),
+        ("requests", figures["num_requests"]),
+        ("arrivals over", _seconds(figures["arrivals_span_s"])),
+        ("arrival rate", _rate(run)),
+        ("prompt tokens", _lengths(run, "num_prompt_tokens")),
+        ("output tokens", _lengths(run, "num_output_tokens")),
+        (
+            "ended",
+            ", ".join(
+                f"{n:,} {r or 'unknown'}"
+                for r, n in run.requests.group_by("finish_reason").len().sort("finish_reason").rows()
+            ),
+        ),
+        ("steps", figures["num_steps"]),
+        ("preemptions", figures["num_preemptions"]),
+        ("samples", figures["num_engine_stats"]),
+    ]
+    lines = []
+    for label, value in rows:
+        if value not in (None, ""):
+            lines += _wrapped(f"  {label}", f"{value:,}" if isinstance(value, int) else str(value), 20)
+    return lines
+
+
+def _lengths(run: Run, column: str) -> str | None:
+    lengths = run.requests[column].drop_nulls()
+    if not lengths.len():
+        return None
+    p50, p99 = lengths.quantile(0.5, "linear"), lengths.quantile(0.99, "linear")
+    return f"mean {lengths.mean():,.0f}, p50 {p50:,.0f}, p99 {p99:,.0f}, max {lengths.max():,}"
+
+
+def _rate(run: Run) -> str | None:
+    span = run.describe()["arrivals_span_s"]
+    return f"{run.requests['arrival_ns'].count() / span:,.2f} requests/s" if span else None
+
+
+def _seconds(span: float | None) -> str | None:
+    if span is None:
+        return None
+    return f"{span:,.1f} s" if span < 600 else f"{span / 60:,.1f} min" if span < 36_000 else f"{span / 3600:,.1f} h"  # noqa: PLR2004
+
+
+def _config(run: Run) -> list[str]:
+    if not run.config:
+        return ["  nothing is known of the engine's configuration"]
+    lines = []
+    for name, value in sorted(run.config.items()):
+        shown = f"{value.value:g}" if isinstance(value.value, float) else str(value.value)
+        origin = f"{value.origin}{f' ({value.where})' if value.where else ''}"
+        lines.append(f"  {name:34} {shown:20} {origin}")
+    return lines
+
+
+def _wrapped(label: str, text: str, indent: int = 4) -> list[str]:
+    """The label and its text on one line if they fit, else wrapped below with an indent."""
+    gap = max(indent - len(label), 2) if indent > 4 else 2  # noqa: PLR2004
+    return textwrap.wrap(
+        f"{label}{' ' * gap}{text}",
+        _WIDTH,
+        subsequent_indent=" " * indent,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    ) or [label]

@@ -1,0 +1,1 @@
+"""Sources: one module a foreign format, each from raw material to an Observation."""

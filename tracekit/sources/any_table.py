@@ -1,0 +1,123 @@
+"""Any table of requests (CSV, TSV, JSON lines, a JSON list, Parquet) through ``--column TARGET=SOURCE``."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import polars as pl
+
+from tracekit.errors import InputError
+from tracekit.schema.parquet import read_metadata
+from tracekit.sources import azure, bench_serve, metrics, mooncake
+from tracekit.sources.block_hashes import DEFAULT_BLOCK_SIZE, stored_block_size
+from tracekit.sources.files import left_out_note
+from tracekit.sources.observation import Accounting, ColumnMapping, Material, Observation, Options, Source
+from tracekit.sources.request_rows import finish
+from tracekit.sources.table_columns import INSTANTS, LISTS, TARGETS, mappings_for, parse_column
+from tracekit.sources.table_read import ROW, batches, open_table, table_kind
+from tracekit.sources.table_rows import BLANK, REASON, Converter, one_clock
+
+__all__ = ["SOURCE", "detects", "parse_column", "read"]
+
+_NAMED_FORMATS: Final = (azure, mooncake, bench_serve, metrics)
+
+
+def detects(material: Material) -> bool:
+    """A table that is none of the traces and results with a format of their own."""
+    return table_kind(material.head) is not None and not any(source.detects(material) for source in _NAMED_FORMATS)
+
+
+def read(material: Material, options: Options) -> Observation:
+    """Read a table of requests; every row is understood, blank (other), or unreadable with its reason counted.
+
+    Without ``options.columns`` the table must carry the canonical names. Raises ``InputError`` when a needed column is
+    missing, instants are on different clocks, no row can be used, or (``strict``) a row is refused.
+    """
+    table = open_table(material.files, material.head)
+    where = str(material.path)
+    mappings, is_canonical = mappings_for(options.columns, table.columns, where)
+    observation = Observation("table", material.name, "relative", accounting=Accounting("rows"))
+    observation.notes.extend(left_out_note(material))
+    hashing = _hashing(mappings, options, observation, is_canonical=is_canonical, material=material)
+    converter = Converter(mappings, where, hashing)
+    rows = batches(table, converter.wanted, observation.accounting, options.progress)
+    good = list(good_rows(rows, converter, observation, strict=options.strict))
+    _refuse_nothing_usable(observation, where)
+    is_unix = one_clock(converter.absolute, mappings, where)
+    observation.clock = "unix" if is_unix else "relative"
+    _note_units(converter, observation)
+    frame = pl.concat(good) if good else pl.DataFrame(schema={TARGETS[m.target].name: pl.Int64 for m in mappings if m.target not in LISTS})
+    observation.tables["requests"] = finish(frame, observation)
+    return observation
+
+
+def good_rows(batched: Iterator[pl.DataFrame], converter: Converter, observation: Observation, *, strict: bool) -> Iterator[pl.DataFrame]:
+    """Canonical columns of the rows that can be used; the others are counted in the observation by reason."""
+    account = observation.accounting
+    for batch in batched:
+        frame = converter.convert(batch)
+        refused = frame.filter(pl.col(REASON).is_not_null()).select(ROW, REASON)
+        for reason, count in Counter(refused[REASON].to_list()).items():
+            observation.skipped[reason] = observation.skipped.get(reason, 0) + count
+        blank = refused[REASON] == BLANK
+        account.other += int(blank.sum())
+        bad = refused.filter(~blank)
+        if strict and bad.height:
+            number, reason = bad.row(0)
+            msg = f"{converter.where}: row {number}: {reason}; --strict refuses it"
+            raise InputError(msg)
+        for number in bad[ROW].head(10).to_list():
+            account.add_unreadable(number)
+        account.unreadable += max(bad.height - 10, 0)
+        account.understood += frame.height - refused.height
+        yield frame.filter(pl.col(REASON).is_null()).drop(ROW, REASON)
+
+
+def _refuse_nothing_usable(observation: Observation, where: str) -> None:
+    account = observation.accounting
+    if account.unreadable and not account.understood:
+        reasons = "; ".join(reason for reason in observation.skipped if reason != BLANK) or "no row can be parsed"
+        msg = f"{where}: none of {account.read} rows can be used ({reasons}); check the --column options and their units"
+        raise InputError(msg)
+
+
+def _hashing(
+    mappings: tuple[ColumnMapping, ...], options: Options, observation: Observation, *, is_canonical: bool, material: Material
+) -> tuple[int, int] | None:
+    mapping = next((mapping for mapping in mappings if mapping.target == "block_hashes"), None)
+    if mapping is None:
+        return None
+    known = options.config.get("hash_block_size")
+    if is_canonical:
+        stored = (read_metadata(material.files[0]) or {}).get("config", {}).get("hash_block_size", {}).get("value")
+        given = known.value if known is not None else stored
+        observation.hash_block_size = given if isinstance(given, int) else stored_block_size(DEFAULT_BLOCK_SIZE, options.config)
+        return None
+    engine = options.config.get("block_size")
+    if mapping.unit is not None:
+        tokens_per_id, how = int(mapping.unit), "as given"
+    elif known is not None:
+        tokens_per_id, how = int(known.value), "from hash_block_size"
+    elif engine is not None:
+        tokens_per_id, how = int(engine.value), "taken from the engine's block_size"
+    else:
+        tokens_per_id, how = DEFAULT_BLOCK_SIZE, "assumed; say block_hashes=SOURCE:TOKENS otherwise"
+    block_size = stored_block_size(tokens_per_id, options.config)
+    observation.hash_block_size = block_size
+    observation.notes.append(
+        f"{observation.file}: an id of {mapping.sources[0]} stands for {tokens_per_id} tokens ({how}); hashed in blocks of {block_size}"
+    )
+    return tokens_per_id, block_size
+
+
+def _note_units(converter: Converter, observation: Observation) -> None:
+    sources = {mapping.target: mapping.sources[0] for mapping in converter.mappings}
+    inferred = [f"{sources[target]} in {unit}" for target, unit in converter.units.items()]
+    if inferred:
+        clock = "Unix time" if observation.clock == "unix" else "a clock with its own zero"
+        said = ", ".join(dict.fromkeys(inferred))
+        times = f", read as {clock}" if any(target in INSTANTS for target in converter.units) else ""
+        observation.notes.append(f"{observation.file}: units inferred: {said}{times}; give them with --column TARGET=SOURCE:UNIT")
+
+
+SOURCE: Final = Source("table", "any CSV, TSV, JSON lines, JSON list or Parquet table, mapped with --column", detects, read)

@@ -1,0 +1,1 @@
+from tracekit.hashing import *  # noqa

@@ -1,0 +1,216 @@
+"""Classify a piece's lines at the speed of compiled expressions; only lines that carry something come out singly."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from tracekit.sources.vllm_log.lines import Physical, split_lines
+from tracekit.sources.vllm_log.records import (
+    ACCESS,
+    ACCESS_MESSAGE,
+    GLUED,
+    LEVELS,
+    OUTER_TIME,
+    RECORD,
+    UVICORN,
+)
+from tracekit.sources.vllm_log.shapes import ITERATION, ITERATION_WORDS
+
+_WORDS: Final = (
+    r"Avg prompt throughput|Iteration\(|Sequence group|metrics: |cache hit rate: GPU"
+    r"|Received request |Added request |Finished request |Aborted request|Request .*(?:details: prompt|aborted|failed)"
+    r"|Generated response "
+    r"|vLLM API server version|args: |engine \(v|max model len|max_num_batched_tokens|max_num_seqs"
+    r"|Asynchronous scheduling|weights took|Model loading took|(?:GPU|cuda|CPU) blocks: |KV cache size|Maximum concurrency"
+    r"|Available KV cache memory|num_gpu_blocks|for KV Cache is|gpu_memory_utilization \(| version |Application "
+    r"|Traceback \(most recent|Starting vLLM"
+)
+_LOUD: Final = "(?:WARNING|ERROR|CRITICAL) [0-9]{2}-"
+_REST: Final = (
+    r"Traceback \(most recent call last\)|Application startup complete|generation throughput: "
+    r"|(?:Value|Runtime)Error: (?:No available memory|Free memory on|To serve at least|The model's max seq|Engine core|.*out of memory)"
+)
+_ITERATION_LINE: Final = rf"{RECORD}(?:Engine [0-9]+: )?{ITERATION}"
+_STAMP: Final = rf"(?:{LEVELS}) ([0-9]{{2}}-[0-9]{{2}} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}) "
+_WRAP_COLUMNS: Final = 60
+_NS: Final = 1_000_000_000
+NO_ITERATIONS: Final = pl.DataFrame(
+    schema={
+        "line": pl.Int64,
+        "engine": pl.Int32,
+        **dict.fromkeys(("step", *(name for name in ITERATION_WORDS if name != "ms"), "duration_ns"), pl.Int64),
+        "is_dummy": pl.Boolean,
+        "kv_cache_usage": pl.Float64,
+    }
+)
+
+
+@dataclass
+class Block:
+    """The lines of one piece, classified. Rows carry ``line``: the position in the piece, from 0.
+
+    ``times``: records' instants (ns; of the stamp in year 2024, or of the outer time stamp), where they change.
+    """
+
+    physical: Physical
+    text: pl.Series
+    ends_cr: pl.Series | None
+    is_record: pl.Series
+    times: pl.DataFrame
+    access: pl.DataFrame
+    iterations: pl.DataFrame
+    slow: pl.DataFrame
+    num_understood: int
+
+
+class _Part(NamedTuple):
+    """Some of a piece's lines. Series, not a frame: for pieces of this size a query would cost more than its work."""
+
+    line: pl.Series
+    text: pl.Series
+
+    def split(self, chosen: pl.Series) -> "tuple[_Part, _Part]":
+        """The lines chosen, and the others."""
+        others = ~chosen
+        return _Part(self.line.filter(chosen), self.text.filter(chosen)), _Part(
+            self.line.filter(others), self.text.filter(others)
+        )
+
+
+def classify(piece: bytes, *, outer: bool) -> Block:
+    """Classify the lines of a piece; ``outer``: take instants from the time stamp in front of each line."""
+    lines = split_lines(piece)
+    physical = Physical()
+    physical.add(piece, lines.text.len())
+    everything = _Part(pl.int_range(lines.text.len(), dtype=pl.Int64, eager=True), lines.text)
+    is_record = lines.text.str.contains(RECORD)
+    # What is settled is put aside, so that the costly expressions see few lines.
+    records, rest = everything.split(is_record)
+    times = _times(everything if outer else records, outer=outer)
+    accesses, others = rest.split(rest.text.str.contains(ACCESS))
+    access = _access_rows(accesses)
+    iterations, remaining = _iterations(records)
+    if remaining.text.str.contains(' - "', literal=True).any():
+        more, remaining = remaining.split(remaining.text.str.contains(ACCESS_MESSAGE))
+        access = pl.concat([access, _access_rows(more)]).sort("line")
+    slow_records = _slow_records(remaining, lines.text, is_record)
+    slow_rest = others.split(others.text.str.contains(_REST))[0]
+    slow = slow_records
+    if slow_rest.line.len():
+        glued = pl.repeat(value=False, n=slow_rest.line.len(), eager=True)
+        slow = pl.concat([slow, _frame(slow_rest).with_columns(glued=glued)]).sort("line")
+    return Block(
+        physical,
+        lines.text,
+        lines.ends_cr,
+        is_record,
+        times,
+        _timed(access, times),
+        _timed(iterations, times),
+        _timed(slow, times),
+        lines.text.len() - others.line.len() + int(others.text.str.contains(UVICORN).sum()),
+    )
+
+
+def _frame(part: _Part) -> pl.DataFrame:
+    return pl.DataFrame({"line": part.line, "text": part.text})
+
+
+def _times(part: _Part, *, outer: bool) -> pl.DataFrame:
+    """The instants of lines, where they are known and change."""
+    time = _instants(part.text, outer=outer)
+    known = time.is_not_null()
+    line, time = part.line.filter(known), time.filter(known)
+    changes = time.ne_missing(time.shift(1))
+    return pl.DataFrame({"line": line.filter(changes), "time": time.filter(changes)})
+
+
+def has_outer_times(piece: bytes) -> tuple[bool, bool]:
+    """Whether most records carry a time stamp of another tool in front, and whether that has a zone."""
+    text = split_lines(piece[: 1 << 20]).text
+    known = text.filter(text.str.contains(RECORD) | text.str.contains(ACCESS))
+    if not known.len():
+        return False, False
+    before = known.str.extract(r"^(.*?)(?:INFO|DEBUG|WARNING|ERROR|CRITICAL)", 1)
+    found = before.str.extract(OUTER_TIME, 1).is_not_null().sum()
+    zoned = before.str.extract(OUTER_TIME, 4).is_not_null().sum()
+    return 2 * found >= known.len(), 2 * zoned >= known.len()
+
+
+def _instants(text: pl.Series, *, outer: bool) -> pl.Series:
+    """Instants in ns since 1970 as if the clock were UTC's; of a bare stamp the year is 2024, which has every day."""
+    if not outer:
+        stamp = "2024-" + text.str.extract(_STAMP, 1)
+        return stamp.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us").cast(pl.Int64) * 1000
+    parts = text.str.extract_groups(OUTER_TIME).struct.unnest()
+    date, clock, fraction, zone = (parts[name] for name in parts.columns)
+    base = (date + " " + clock).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us").cast(pl.Int64)
+    nanoseconds = fraction.fill_null("0").str.pad_end(9, "0").str.slice(0, 9).cast(pl.Int64, strict=False)
+    sign = zone.str.slice(0, 1).replace_strict({"+": 1, "-": -1}, default=0, return_dtype=pl.Int64)
+    hours = zone.str.extract(r"^.([0-9]{2})", 1).cast(pl.Int64).fill_null(0)
+    minutes = zone.str.extract(r"([0-9]{2})$", 1).cast(pl.Int64).fill_null(0)
+    offset = sign.fill_null(0) * (hours * 3600 + minutes * 60)
+    return (base * 1000 + nanoseconds - offset * _NS).rename("time")
+
+
+def _access_rows(accesses: _Part) -> pl.DataFrame:
+    # Nearly all are 200: a plain search settles those, and the expression sees the others only.
+    ok = accesses.text.str.contains('" 200', literal=True)
+    status = pl.repeat(200, accesses.line.len(), dtype=pl.Int64, eager=True)
+    others = (~ok).arg_true()
+    if others.len():
+        code = accesses.text.gather(others).str.extract('" ([0-9]{3})', 1).cast(pl.Int64, strict=False)
+        status = status.scatter(others, code)
+    return pl.DataFrame({"line": accesses.line, "status": status})
+
+
+def _iterations(records: _Part) -> tuple[pl.DataFrame, _Part]:
+    """The iteration lines that parse, and the records that are none."""
+    valid = records.text.str.contains("Iteration(", literal=True)
+    if valid.any():
+        valid &= records.text.str.contains(_ITERATION_LINE)
+    found, remaining = records.split(valid)
+    if not found.line.len():
+        return NO_ITERATIONS, records
+    halves = found.text.str.splitn("Iteration(", 2).struct
+    before, words = halves.field("field_0"), halves.field("field_1")
+    # The expression has checked the shape; cutting at spaces is ten times faster than capturing groups.
+    words_of = words.str.splitn(" ", max(ITERATION_WORDS.values()) + 2).struct
+    field = {name: words_of.field(f"field_{position}") for name, position in ITERATION_WORDS.items()}
+    rest = words_of.field(f"field_{max(ITERATION_WORDS.values()) + 1}")
+    process = before.str.extract(r"EngineCore_(?:DP)?([0-9]+) pid=", 1)
+    engine = before.str.extract(r"Engine ([0-9]+): $", 1).fill_null(process).fill_null("0")
+    milliseconds = field.pop("ms").cast(pl.Float64, strict=False)
+    columns = {
+        "line": found.line,
+        "engine": engine.cast(pl.Int32, strict=False),
+        "step": words_of.field("field_0").str.strip_suffix("):").cast(pl.Int64, strict=False),
+        **{name: value.cast(pl.Int64, strict=False) for name, value in field.items()},
+        "duration_ns": (milliseconds * 1e6).round().cast(pl.Int64, strict=False),
+        "is_dummy": rest.str.contains("(dummy)", literal=True),
+        "kv_cache_usage": rest.str.extract("usage: ([0-9.]+)%", 1).cast(pl.Float64, strict=False) / 100,
+    }
+    return pl.DataFrame(columns), remaining
+
+
+def _slow_records(records: _Part, text: pl.Series, is_record: pl.Series) -> pl.DataFrame:
+    """Records that need a look of their own: known words, loud levels, glued records, and wrapped ones of these."""
+    glued = records.text.str.contains(GLUED)
+    found = glued | records.text.str.contains(_WORDS) | records.text.str.contains(_LOUD)
+    next_is_record = is_record.shift(-1, fill_value=True).gather(records.line)
+    broken = (~found & ~next_is_record & (records.text.str.len_bytes() >= _WRAP_COLUMNS)).arg_true()
+    if broken.len():
+        following = text.gather(records.line.gather(broken) + 1).str.slice(0, 400)
+        found = found.scatter(broken, (records.text.gather(broken) + following).str.contains(_WORDS))
+    columns = {"line": records.line.filter(found), "text": records.text.filter(found), "glued": glued.filter(found)}
+    return pl.DataFrame(columns)
+
+
+def _timed(rows: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:
+    """Give each row the instant of its own record, or of the record before it; null before the first."""
+    if not rows.height or not times.height:
+        return rows.with_columns(time=pl.lit(None, dtype=pl.Int64))
+    before = times["line"].search_sorted(rows["line"], side="right")
+    index = pl.Series([None], dtype=pl.Int64).append(times["time"])
+    return rows.with_columns(index.gather(before).alias("time"))

@@ -1,0 +1,128 @@
+"""The requests of a log, joined by id over their lines."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tracekit.sources.vllm_log.lifecycle import Received, parse_added, parse_end, parse_received, without_suffix
+from tracekit.sources.vllm_log.records import Record
+
+if TYPE_CHECKING:
+    from tracekit.sources.vllm_log.reader import Reader
+
+
+@dataclass
+class Request:
+    """One request; ``line`` is where it first appears."""
+
+    line: int
+    time: int | None
+    source_id: str
+    max_tokens: int | None = None
+    num_prompt_tokens: int | None = None
+    block_hashes: list[int] | None = None
+    finished: int | None = None
+    finished_line: int | None = None
+    finish_reason: str | None = None
+    num_generated_tokens: int | None = None
+
+
+@dataclass
+class Requests:
+    """All requests seen; ``open`` maps an id to the newest request of that name, ``announced`` one to
+    details that came before the request's line.
+    """
+
+    hash_key: bytes = b""
+    block_size: int = 16
+    rows: list[Request] = field(default_factory=list)
+    open: dict[str, Request] = field(default_factory=dict)
+    announced: dict[str, Request] = field(default_factory=dict)
+    num_received: int = 0
+    num_added: int = 0
+
+    def take(self, line: int, time: int | None, record: Record, read: Callable[..., Any], reader: "Reader") -> bool:
+        """Take in a line about requests; returns False when it starts like one and does not parse."""
+        message = record.message
+        if message.startswith("Received request ") or " details: prompt" in message[:200]:
+            received = read(parse_received)
+            if received is None:
+                return False
+            self._receive(line, time, received, reader)
+            return True
+        if message.startswith("Added request "):
+            added = read(parse_added)
+            if added is None:
+                return False
+            self._add(line, time, added)
+            reader.current.has_data = True
+            return True
+        end = parse_end(message)
+        if end is None:
+            # The interim parts of a streamed answer, and the body of a request, say nothing that is kept.
+            return message.startswith(("Generated response ", "Request ")) and _is_whole(message)
+        for request_id in end.request_ids:
+            self._end(line, time, request_id, end.reason, end.num_generated_tokens, reader)
+        return True
+
+    def _receive(self, line: int, time: int | None, received: Received, reader: "Reader") -> None:
+        request = self.open.get(received.request_id)
+        if received.is_details:
+            if request is None or request.num_prompt_tokens is not None or request.finished is not None:
+                # The request's own line is yet to come.
+                request = self.announced[received.request_id] = Request(line, time, received.request_id)
+        else:
+            self.num_received += 1
+            request = self.announced.pop(received.request_id, None) or Request(line, time, received.request_id)
+            request.line, request.time, request.max_tokens = line, time, received.max_tokens
+            self.rows.append(request)
+            self.open[received.request_id] = request
+            reader.current.has_data = True
+        if received.token_ids is not None:
+            self._fill_prompt(request, received.token_ids, reader.current.max_log_len)
+
+    def _fill_prompt(self, request: Request, token_ids: list[str], max_log_len: int | None) -> None:
+        request.block_hashes = chain_printed_tokens(token_ids, self.block_size, self.hash_key)
+        # --max-log-len cuts the printed ids, so that there may be more.
+        if max_log_len is None or len(token_ids) < max_log_len:
+            request.num_prompt_tokens = len(token_ids)
+
+    def _add(self, line: int, time: int | None, internal_id: str) -> None:
+        self.num_added += 1
+        request_id = without_suffix(internal_id, self.open)
+        if request_id not in self.open:
+            request = Request(line, time, request_id)
+            self.rows.append(request)
+            self.open[request_id] = request
+
+    def _end(
+        self, line: int, time: int | None, internal_id: str, reason: str | None, generated: int | None, reader: "Reader"
+    ) -> None:
+        request_id = without_suffix(internal_id, self.open)
+        request = self.open.get(request_id)
+        if request is None:
+            reader.count("ends of requests whose arrival is not in the log")
+            return
+        if generated is not None:
+            request.num_generated_tokens = generated
+        if request.finished is None:
+            request.finished, request.finished_line = time, line
+            if reason == "abort":
+                reader.event(line, time, "abort", request_id=request_id)
+        request.finish_reason = request.finish_reason or reason
+
+
+def _is_whole(message: str) -> bool:
+    return "(streaming delta)" in message[:200] or message.startswith("Request ") or " output: " in message
+
+
+def chain_printed_tokens(token_ids: list[str], block_size: int, key: bytes) -> list[int]:
+    """The same as ``hashing.chain_tokens`` of the numbers, without making numbers of what is printed."""
+    chained: list[int] = []
+    parent = b""
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        block = ",".join(token_ids[end - block_size : end]).encode()
+        parent = hashlib.blake2b(parent + b"|" + block, digest_size=8, key=key).digest()
+        chained.append(int.from_bytes(parent, "big"))
+    return chained

@@ -1,0 +1,152 @@
+"""From what the reader gathered to the tables of an observation."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.schema.parquet import polars_schema
+from tracekit.schema.tables import ENGINE_STATS, EVENTS, REQUESTS
+from tracekit.sources.vllm_log.clock import Calendar
+from tracekit.sources.vllm_log.reader import Event, StatsRow
+from tracekit.sources.vllm_log.requests import Request
+from tracekit.sources.vllm_log.starts import WhereOf
+
+SECOND: Final = 1_000_000_000
+WARNING_STRIDE: Final = 50
+"""V0 warns at every 50th preemption."""
+
+NO_ACCESS: Final = pl.DataFrame(schema={"line": pl.Int64, "status": pl.Int64, "time": pl.Int64})
+
+
+def frame_of(rows: Sequence[dict[str, Any]], table: Any) -> pl.DataFrame:  # noqa: ANN401 - a schema Table
+    """Rows as a frame of a table, with ``line`` and ``time`` beside its columns."""
+    schema = polars_schema(table) | {"line": pl.Int64, "time": pl.Int64, "finished": pl.Int64}
+    names = rows[0].keys() if rows else ()
+    return pl.DataFrame([pl.Series(name, [row[name] for row in rows], dtype=schema[name]) for name in names])
+
+
+def placed(frame: pl.DataFrame, calendar: Calendar | None, column: str = "time") -> pl.DataFrame:
+    """Turn stamps into instants; without a calendar they are instants already."""
+    if calendar is None or not frame.height:
+        return frame
+    return calendar.instants(frame.rename({column: "time"})).rename({"time": column})
+
+
+def engine_stats(rows: Sequence[StatsRow], warnings: Sequence[Event], first_line: int | None) -> pl.DataFrame:
+    """One row a statistics line. V0's preemption warnings bound its cumulative count.
+
+    V0 warns at the 1st, 51st, 101st ... preemption and names that number, so after a warning of ``n`` there were n to
+    n + 49, and before the first of a start there was none (``first_line``: where the start begins, None when the log
+    is cut before it). No V1 version prints preemptions.
+    """
+    made = []
+    pending = sorted(warnings, key=lambda event: event.line)
+    known: int | None = None if first_line is None else 0
+    used = 0
+    for row in rows:
+        while used < len(pending) and pending[used].line < row.line:
+            known = int(pending[used].value or 0)
+            used += 1
+        stats = row.stats
+        # 0.2.7 printed its statistics from llm_engine.py and did not warn at all.
+        bounded = known if stats.generation == "v0" and not row.place.startswith("llm_engine.py") else None
+        made.append({
+            "line": row.line,
+            "time": row.time,
+            "engine": stats.engine,
+            "prompt_tps": stats.prompt_tps,
+            "generation_tps": stats.generation_tps,
+            "num_running_reqs": stats.running,
+            "num_waiting_reqs": stats.waiting,
+            "num_swapped_reqs": stats.swapped,
+            "num_deferred_reqs": stats.deferred,
+            "kv_cache_usage": stats.kv_usage,
+            "prefix_hit_rate": row.prefix_hit_rate,
+            "num_preemptions_min": bounded,
+            "num_preemptions_max": bounded + WARNING_STRIDE - 1 if bounded else bounded,
+            "source": "log",
+        })  # fmt: skip
+    return frame_of(made, ENGINE_STATS)
+
+
+def steps(rows: pl.DataFrame, *, exact: bool) -> pl.DataFrame:
+    """One row an iteration line; ``time`` must be an instant, ``exact`` tells that it has more than seconds.
+
+    The line is printed after the step, with the second only. The steps that a second names are laid into it one after
+    the other: back to back from its start while their durations fit, else shortened evenly (asynchronous steps overlap,
+    so that their durations add up to more). Thus every step ends in the second in which it was printed, instants never
+    go back, and each is right to a second. ``duration_ns`` stays as logged: from scheduling to result.
+    """
+    of_engine = ["engine", "run"]
+    ordered = rows.with_columns(run=(pl.col("time").diff().over("engine").fill_null(0) != 0).cum_sum().over("engine"))
+    if exact:
+        end = pl.col("time")
+    else:
+        done = pl.col("duration_ns").cum_sum().over(of_engine)
+        total = pl.col("duration_ns").sum().over(of_engine)
+        scale = pl.when(total > SECOND).then(SECOND / total).otherwise(1.0)
+        end = pl.col("time") + (done * scale).round().cast(pl.Int64)
+    ended = ordered.with_columns(end=end).with_columns(before=pl.col("end").shift(1).over("engine"))
+    start = pl.max_horizontal(pl.col("end") - pl.col("duration_ns"), pl.col("before"))
+    return ended.select(
+        "step",
+        "engine",
+        pl.min_horizontal(start, pl.col("end")).alias("start_ns"),
+        "duration_ns",
+        (pl.col("context_reqs") + pl.col("decode_reqs")).alias("num_scheduled_reqs"),
+        (pl.col("context_tokens") + pl.col("decode_tokens")).alias("num_scheduled_tokens"),
+        pl.col("decode_reqs").alias("num_decode_reqs"),
+        "kv_cache_usage",
+    )
+
+
+def requests(rows: Sequence[Request]) -> pl.DataFrame:
+    """One row a request. Inside a second the order of lines is kept by a nanosecond each."""
+    made = []
+    seen: dict[str, int] = {}
+    for row in rows:
+        count = seen.get(row.source_id, 0) + 1
+        seen[row.source_id] = count
+        made.append({
+            "line": row.line,
+            "time": row.time,
+            "finished": row.finished,
+            "request_id": row.source_id if count == 1 else f"{row.source_id}#{count}",
+            "source_request_id": None if count == 1 else row.source_id,
+            "max_tokens": row.max_tokens,
+            "num_prompt_tokens": row.num_prompt_tokens,
+            "block_hashes": row.block_hashes,
+            "finish_reason": row.finish_reason,
+            "num_generated_tokens": row.num_generated_tokens,
+        })  # fmt: skip
+    frame = frame_of(made, REQUESTS)
+    return frame.with_columns(tie=pl.int_range(pl.len()).over("time"))
+
+
+def events(rows: Sequence[Event], access: pl.DataFrame, where: WhereOf) -> pl.DataFrame:
+    """The rows of events, access lines among them, in the order of lines."""
+    made = [
+        {
+            "line": e.line,
+            "time": e.time,
+            "kind": e.kind,
+            "request_id": e.request_id,
+            "value": e.value,
+            "engine": e.engine,
+        }
+        for e in rows
+    ]
+    frames = []
+    if made:
+        frames.append(frame_of(made, EVENTS))
+    if access.height:
+        frames.append(
+            access.select(
+                "line", "time", pl.lit("access").alias("kind"), pl.col("status").cast(pl.Float64).alias("value")
+            )
+        )
+    if not frames:
+        return pl.DataFrame()
+    merged = pl.concat(frames, how="diagonal").sort("line", maintain_order=True)
+    return merged.with_columns(where.columns(merged["line"]))
