@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.compare.metrics import Comparison
+    from tracekit.compare.run_sql import Parameters
     from tracekit.explain import Story
 
 RunLike = Run | str | Path
@@ -128,7 +129,7 @@ def explain(
 def sql(
     runs: RunLike | Sequence[RunLike] | Mapping[str, RunLike],
     query: str,
-    parameters: Mapping[str, object] | None = None,
+    parameters: "Parameters | None" = None,
 ) -> "pl.DataFrame":
     """Ask one run, several, or named ones in DuckDB SQL; returns a polars frame. See ``tracekit sql``."""
     from tracekit.compare.run_sql import aliases_for

@@ -1,6 +1,7 @@
 """tracekit conform"""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -35,7 +36,7 @@ def command(
     from tracekit.report.conformance import certificate as certificate_page
     from tracekit.report.conformance import conformance_json, conformance_text
 
-    engine = "v0" if is_v0 else None
+    engine: Literal["v0", "v1"] | None = "v0" if is_v0 else None
     report = conform(paths, rules=rules, engine=engine, jobs=jobs, progress=progress_bar(quiet=quiet))
     if certificate is not None:
         Path(certificate).write_text(certificate_page(report, f"{len(paths)} sets"), encoding="utf-8")

@@ -54,7 +54,7 @@ def command(
 
     if list_names:
         for query in list_queries():
-            click.echo(f"{query.name:28} {query.title}")
+            click.echo(f"{query.name:28} {query.summary}")
         return
     runs, query_text = _split(arguments)
     if query_file is not None:

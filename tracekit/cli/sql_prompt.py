@@ -109,7 +109,7 @@ def _dot_command(command: str) -> str | None:
         from tracekit.compare.queries import list_queries
 
         for query in list_queries():
-            click.echo(f"{query.name:28} {query.title}")
+            click.echo(f"{query.name:28} {query.summary}")
         return None
     say(_HELP)
     return None

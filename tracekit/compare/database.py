@@ -24,7 +24,7 @@ from tracekit.schema.column import Column, Table
 from tracekit.schema.parquet import arrow_schema
 from tracekit.schema.tables import TABLES
 
-VIEWS: Final = ("latencies", "phases", "samples", "states")
+VIEWS: Final = ("latencies", "histograms", "phases", "samples", "states")
 """Derived views in the order of their dependence; each is documented in ``views/<name>.sql``.
 
 ``states`` is ``states_from_steps``, ``states_from_requests`` or ``states_from_samples``: the best that the run has.
@@ -125,14 +125,12 @@ def _add_run(connection: duckdb.DuckDBPyConnection, alias: str, run: Run) -> Non
 
 def _states_view(connection: duckdb.DuckDBPyConnection, schema: str) -> str:
     """Which of the ``states_from_*`` views the run can answer best."""
+    # Requests are complete only where every served one says when it was scheduled, and none was evicted.
+    by_requests = "COUNT(scheduled_ns) > 0 AND COUNT(first_token_ns) FILTER (WHERE scheduled_ns IS NULL) = 0"
+    no_evictions = f"(SELECT COUNT(*) FROM {schema}.preemptions) = 0"  # noqa: S608 - our names
     checks = (
-        ("states_from_steps", f"SELECT COUNT(num_running_reqs) > 0 FROM {schema}.steps"),  # noqa: S608 - our names
-        (
-            "states_from_requests",
-            # Complete only where every served request says when it was scheduled, and none was evicted.
-            f"SELECT COUNT(scheduled_ns) > 0 AND COUNT(first_token_ns) FILTER (WHERE scheduled_ns IS NULL) = 0"  # noqa: S608
-            f" AND (SELECT COUNT(*) FROM {schema}.preemptions) = 0 FROM {schema}.requests",
-        ),
+        ("states_from_steps", f"SELECT COUNT(num_running_reqs) > 0 FROM {schema}.steps"),  # noqa: S608
+        ("states_from_requests", f"SELECT {by_requests} AND {no_evictions} FROM {schema}.requests"),  # noqa: S608
     )
     for name, check in checks:
         found = connection.execute(check).fetchone()

@@ -1,6 +1,7 @@
 """Stream a query's answer to a file or to stdout as CSV, JSON or Parquet."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tracekit.compare.database import connect
 from tracekit.compare.run_sql import Parameters, errors_for_people, last_relation, plain_integers
+from tracekit.errors import InputError
 from tracekit.run import Run
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
@@ -31,13 +33,12 @@ def write_sql(
 
     ``json`` is one list of objects, ``jsonl`` an object a line. Raises ``InputError`` as ``sql`` does.
     """
-    with connect(runs) as connection, _opened(target) as stream:
-        with errors_for_people():
-            relation = last_relation(connection, query, parameters or {})
-            if relation is None:
-                return 0
-            reader = relation.to_arrow_reader(_BATCH_ROWS)
-            return _WRITERS[format](reader, stream)
+    with connect(runs) as connection, errors_for_people():
+        relation = last_relation(connection, query, parameters or {})
+        if relation is None:
+            return 0
+        with _opened(target) as stream:
+            return _WRITERS[format](relation.to_arrow_reader(_BATCH_ROWS), stream)
 
 
 def _write_csv(reader: pa.RecordBatchReader, stream: IO[bytes]) -> int:
@@ -122,10 +123,18 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any value that a query can prod
 
 @contextmanager
 def _opened(target: str | Path | IO[bytes]) -> Iterator[IO[bytes]]:
-    if isinstance(target, str | Path):
-        with Path(target).open("wb") as stream:
-            yield stream
-    else:
+    """The stream itself, or a file that takes its place only when all of it is written."""
+    if not isinstance(target, str | Path):
         yield target
-
-
+        return
+    path = Path(target)
+    sibling = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with sibling.open("wb") as stream:
+            yield stream
+        sibling.replace(path)
+    except OSError as error:
+        msg = f"{path}: cannot be written ({error.strerror})"
+        raise InputError(msg) from error
+    finally:
+        sibling.unlink(missing_ok=True)

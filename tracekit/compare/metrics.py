@@ -118,12 +118,16 @@ def compare(left: Run, right: Run, *, skip_first: float = 0.0) -> Comparison:
         _ensure_samples(connection)
         concurrency = _ask(connection, "concurrency_error", from_ns=from_ns)
         matched = _ask(connection, "matched_requests")[0]
+        in_buckets = _ask(connection, "latency_stats_in_buckets", from_ns=from_ns) if _is_coarse(connection) else []
     names = _labels(left, right)
     per_side = [_joined(one, two) for one, two in zip(left_rows, right_rows, strict=True)]
     rows = [row for row in per_side if row.metric.endswith("_ms")]
+    rows = _like_with_like(rows, in_buckets, is_swapped=sampled is not left)
     rows += [_concurrency_row(row, is_swapped=sampled is not left) for row in concurrency]
     rows += [row for row in per_side if not row.metric.endswith("_ms")]
     notes = _side_notes(names, (left_rows, right_rows))
+    if bucketed := sorted({row["metric"] for row in in_buckets}):
+        notes.append(f"{', '.join(bucketed)}: both sides are read from the buckets of the coarser histogram")
     notes += _concurrency_notes(concurrency)
     notes += _matched_notes(matched, names)
     if from_ns is not None:
@@ -148,6 +152,13 @@ def _ensure_samples(connection: "duckdb.DuckDBPyConnection") -> None:
     source = connection.execute("SELECT MIN(source) FROM observed.states").fetchone()
     if source in {("steps",), ("requests",)}:
         connection.execute(f"CREATE OR REPLACE VIEW observed.samples AS {view_sql('samples_from_states')}")
+
+
+def _is_coarse(connection: "duckdb.DuckDBPyConnection") -> bool:
+    found = connection.execute(
+        "SELECT COUNT(*) FROM (FROM observed.histograms UNION ALL FROM simulated.histograms) WHERE is_coarse"
+    ).fetchone()
+    return found != (0,)
 
 
 def _cut(sampled: Run, other: Run, share: float) -> int | None:
@@ -182,6 +193,18 @@ def _concurrency_row(row: dict[str, Any], *, is_swapped: bool) -> Row:
     if is_swapped and row["stat"] != MAE:
         one, two = two, one
     return Row(row["metric"], row["stat"], one, two, row["n"], row["n"])
+
+
+def _like_with_like(rows: list[Row], in_buckets: Iterable[dict[str, Any]], *, is_swapped: bool) -> list[Row]:
+    """Put in the figures of both sides in the same buckets where one side has only a coarse histogram."""
+    found = {(row["metric"], row["stat"]): (row["observed"], row["simulated"]) for row in in_buckets}
+    replaced = []
+    for row in rows:
+        one, two = found.get((row.metric, row.stat), (row.left, row.right))
+        if is_swapped and (row.metric, row.stat) in found:
+            one, two = two, one
+        replaced.append(Row(row.metric, row.stat, one, two, row.n_left, row.n_right))
+    return replaced
 
 
 def _labels(left: Run, right: Run) -> tuple[str, str]:

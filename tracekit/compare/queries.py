@@ -51,7 +51,9 @@ def named_query(name: str) -> NamedQuery:
     header = _header(sql)
     doc = "\n".join(header)
     body = sql.split("\n", len(header))[-1]
-    return NamedQuery(name, doc, sql, declared_parameters(sql), 2 if re.search(r"\b(observed|simulated)\.", body) else 1)
+    return NamedQuery(
+        name, doc, sql, declared_parameters(sql), 2 if re.search(r"\b(observed|simulated)\.", body) else 1
+    )
 
 
 def declared_parameters(sql: str) -> dict[str, ParameterValue]:

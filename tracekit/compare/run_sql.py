@@ -64,9 +64,10 @@ def last_relation(
     statements = connection.extract_statements(query)
     parameters = {**declared_parameters(query), **parameters}
     relation: duckdb.DuckDBPyRelation | None = None
+    lines_before = 0
     for statement in statements:
-        if statement.type.name not in _ALLOWED:
-            kind = statement.type.name
+        kind = _kind(statement)
+        if kind not in _ALLOWED:
             msg = f"query: {kind} is not possible here; a query reads the runs' tables (SELECT, EXPLAIN, CREATE VIEW)"
             raise InputError(msg)
         missing = sorted(statement.named_parameters - set(parameters))
@@ -74,8 +75,22 @@ def last_relation(
             msg = f"query: parameter ${missing[0]} has no value"
             raise InputError(msg)
         given = {name: parameters[name] for name in statement.named_parameters}
-        relation = connection.sql(statement, params=given or None)
+        # As text, and in its place: an error then names line and column of the whole query.
+        text = "\n" * lines_before + statement.query
+        try:
+            relation = connection.sql(text, params=given or None)
+        except duckdb.BinderException:
+            connection.execute(text, given or None)  # the same error, with its place
+            raise
+        lines_before += statement.query.count("\n")
     return _presentable(relation) if relation is not None else None
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    try:
+        return str(statement.type.name)
+    except ValueError:  # kinds that the Python enumeration does not know yet
+        return "this statement"
 
 
 def _presentable(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.report.answers import answers, recording_flags
-from tracekit.report.text import comparison_text, sanitise
+from tracekit.report.text import comparison_text, humanised, sanitise
 from tracekit.run import Run
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ def replay_text(observed: Run, simulated: Run, comparison: "Comparison | None", 
     return sanitise("\n".join(lines))
 
 
+def _ends(run: Run) -> str:
+    """How the requests ended; those of which only an instant is known have finished somehow."""
+    ended = pl.when(pl.col("finished_ns").is_null()).then(pl.lit("unknown")).otherwise(pl.lit("finished"))
+    reasons = run.requests.group_by(pl.coalesce("finish_reason", ended).alias("end")).len().sort("end").rows()
+    return ", ".join(f"{count:,} {reason}" for reason, count in reasons)
+
+
 def _pool(run: Run) -> str:
     config = run.config
     scheduling = "asynchronous" if config["async_scheduling"].value else "synchronous"
@@ -101,9 +108,7 @@ def _pool(run: Run) -> str:
 
 
 def _counts(run: Run) -> list[str]:
-    reasons = run.requests.group_by("finish_reason").len().sort("finish_reason").rows()
-    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "none"
-    lines = _wrapped(f"{run.requests.height:,} requests", told)
+    lines = _wrapped(f"{run.requests.height:,} requests", _ends(run) or "none")
     lines += [line for s in run.info.get("skipped", []) for line in _wrapped(f"  {s['count']:,}", str(s["what"]))]
     cache = run.info.get("prefix_cache") or {}
     if cache.get("num_queries"):
@@ -116,18 +121,17 @@ def _simulated_figures(run: Run) -> list[str]:
     from tracekit.compare.metrics import compare
 
     rows = {(row["metric"], row["stat"]): row["right"] for row in compare(run, run).to_rows()}
-    lines = ["simulated"]
+    stats = ("mean", "p50", "p90", "p99")
+    lines = [f"{'simulated':14}" + "".join(f"{stat:>13}" for stat in stats)]
     for metric, label in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"), ("queue_ms", "queue")):
-        figures = [(stat, rows.get((metric, stat))) for stat in ("mean", "p50", "p90", "p99")]
-        told = "  ".join(f"{stat} {value:,.1f}" if value is not None else f"{stat} -" for stat, value in figures)
-        lines.append(f"  {label:24} {told} ms")
+        lines.append(f"  {label:12}" + "".join(f"{humanised(metric, rows.get((metric, stat))):>13}" for stat in stats))
     for metric, label, unit in (
         ("peak_running_reqs", "peak running", "requests"),
         ("num_preemptions", "preemptions", ""),
         ("output_tps", "output", "tokens/s"),
     ):
         value = next((v for (name, _), v in rows.items() if name == metric), None)
-        lines.append(f"  {label:24} {'-' if value is None else f'{value:,.0f}'} {unit}".rstrip())
+        lines.append(f"  {label:12}{humanised(metric, value):>13} {unit}".rstrip())
     if run.has("steps") and run.steps.height:
         bound = (
             run.steps.group_by("bound_by")
@@ -136,7 +140,7 @@ def _simulated_figures(run: Run) -> list[str]:
         )
         total = max(int(bound["duration_ns"].sum()), 1)
         told = ", ".join(f"{name} {duration / total:.0%}" for name, duration in bound.rows()[:4])
-        lines += _wrapped("  time bound by", told, 27)
+        lines += _wrapped("  time bound by", told, 16)
     return lines
 
 
@@ -149,13 +153,7 @@ def _figures(run: Run) -> list[str]:
         ("arrival rate", _rate(run)),
         ("prompt tokens", _lengths(run, "num_prompt_tokens")),
         ("output tokens", _lengths(run, "num_output_tokens")),
-        (
-            "ended",
-            ", ".join(
-                f"{n:,} {r or 'unknown'}"
-                for r, n in run.requests.group_by("finish_reason").len().sort("finish_reason").rows()
-            ),
-        ),
+        ("ended", _ends(run)),
         ("steps", figures["num_steps"]),
         ("preemptions", figures["num_preemptions"]),
         ("samples", figures["num_engine_stats"]),
@@ -168,11 +166,16 @@ def _figures(run: Run) -> list[str]:
 
 
 def _lengths(run: Run, column: str) -> str | None:
-    lengths = run.requests[column].drop_nulls()
-    if not lengths.len():
+    length = pl.col(column)
+    figures = run.requests.select(
+        length.mean().alias("mean"),
+        length.quantile(0.5, "linear").alias("p50"),
+        length.quantile(0.99, "linear").alias("p99"),
+        length.max().cast(pl.Float64).alias("max"),
+    ).row(0, named=True)
+    if figures["mean"] is None:
         return None
-    p50, p99 = lengths.quantile(0.5, "linear"), lengths.quantile(0.99, "linear")
-    return f"mean {lengths.mean():,.0f}, p50 {p50:,.0f}, p99 {p99:,.0f}, max {lengths.max():,}"
+    return ", ".join(f"{name} {value:,.0f}" for name, value in figures.items())
 
 
 def _rate(run: Run) -> str | None:
@@ -193,7 +196,8 @@ def _config(run: Run) -> list[str]:
     for name, value in sorted(run.config.items()):
         shown = f"{value.value:g}" if isinstance(value.value, float) else str(value.value)
         origin = f"{value.origin}{f' ({value.where})' if value.where else ''}"
-        lines.append(f"  {name:34} {shown:20} {origin}")
+        line = f"  {name:36} {shown:16} {origin}"
+        lines += [line] if len(line) <= _WIDTH else [f"  {name:36} {shown}", f"{' ' * 56}{origin}"[-_WIDTH:]]
     return lines
 
 

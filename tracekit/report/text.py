@@ -60,7 +60,9 @@ class _Row(Protocol):
 def sanitise(text: str) -> str:
     """Strip terminal escapes and every control or direction-changing character; newlines and tabs stay."""
     plain = _ESCAPES.sub("", text)
-    return "".join(c for c in plain if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+    return "".join(
+        c for c in plain if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+    )
 
 
 def comparison_text(comparison: "Comparison", left_name: str, right_name: str, width: int = 80) -> str:
@@ -76,7 +78,9 @@ def comparison_text(comparison: "Comparison", left_name: str, right_name: str, w
         for row in sorted(shown, key=lambda r: metrics.index(r.metric)):
             lines.append(_comparison_line(row, is_first=row.metric != previous))
             previous = row.metric
-        lines += [f"  {_LABELS[metric]:{_LABEL_WIDTH - 2}}{UNKNOWN:>{_STAT_WIDTH + _VALUE_WIDTH}}" for metric in unknown]
+        lines += [
+            f"  {_LABELS[metric]:{_LABEL_WIDTH - 2}}{UNKNOWN:>{_STAT_WIDTH + _VALUE_WIDTH}}" for metric in unknown
+        ]
     return _NEWLINE.join(line.rstrip()[:width] for line in lines)
 
 

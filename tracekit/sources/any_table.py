@@ -1,21 +1,19 @@
 """Any table of requests (CSV, TSV, JSON lines, a JSON list, Parquet) through ``--column TARGET=SOURCE``."""
 
-from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
 import polars as pl
 
-from tracekit.errors import InputError
 from tracekit.schema.parquet import read_metadata
 from tracekit.sources import azure, bench_serve, metrics, mooncake
+from tracekit.sources.any_rows import good_rows, refuse_nothing_usable
 from tracekit.sources.block_hashes import DEFAULT_BLOCK_SIZE, stored_block_size
 from tracekit.sources.files import left_out_note
 from tracekit.sources.observation import Accounting, ColumnMapping, Material, Observation, Options, Source
 from tracekit.sources.request_rows import finish
-from tracekit.sources.table_columns import INSTANTS, LISTS, TARGETS, mappings_for, parse_column
-from tracekit.sources.table_read import ROW, batches, open_table, table_kind
-from tracekit.sources.table_rows import BLANK, REASON, Converter, one_clock
+from tracekit.sources.table_columns import INSTANTS, mappings_for, parse_column
+from tracekit.sources.table_read import batches, open_table, table_kind
+from tracekit.sources.table_rows import Converter, one_clock
 
 __all__ = ["SOURCE", "detects", "parse_column", "read"]
 
@@ -42,43 +40,13 @@ def read(material: Material, options: Options) -> Observation:
     converter = Converter(mappings, where, hashing)
     rows = batches(table, converter.wanted, observation.accounting, options.progress)
     good = list(good_rows(rows, converter, observation, strict=options.strict))
-    _refuse_nothing_usable(observation, where)
+    refuse_nothing_usable(observation, where)
     is_unix = one_clock(converter.absolute, mappings, where)
     observation.clock = "unix" if is_unix else "relative"
     _note_units(converter, observation)
-    frame = pl.concat(good) if good else pl.DataFrame(schema={TARGETS[m.target].name: pl.Int64 for m in mappings if m.target not in LISTS})
+    frame = pl.concat(good) if good else converter.no_rows()
     observation.tables["requests"] = finish(frame, observation)
     return observation
-
-
-def good_rows(batched: Iterator[pl.DataFrame], converter: Converter, observation: Observation, *, strict: bool) -> Iterator[pl.DataFrame]:
-    """Canonical columns of the rows that can be used; the others are counted in the observation by reason."""
-    account = observation.accounting
-    for batch in batched:
-        frame = converter.convert(batch)
-        refused = frame.filter(pl.col(REASON).is_not_null()).select(ROW, REASON)
-        for reason, count in Counter(refused[REASON].to_list()).items():
-            observation.skipped[reason] = observation.skipped.get(reason, 0) + count
-        blank = refused[REASON] == BLANK
-        account.other += int(blank.sum())
-        bad = refused.filter(~blank)
-        if strict and bad.height:
-            number, reason = bad.row(0)
-            msg = f"{converter.where}: row {number}: {reason}; --strict refuses it"
-            raise InputError(msg)
-        for number in bad[ROW].head(10).to_list():
-            account.add_unreadable(number)
-        account.unreadable += max(bad.height - 10, 0)
-        account.understood += frame.height - refused.height
-        yield frame.filter(pl.col(REASON).is_null()).drop(ROW, REASON)
-
-
-def _refuse_nothing_usable(observation: Observation, where: str) -> None:
-    account = observation.accounting
-    if account.unreadable and not account.understood:
-        reasons = "; ".join(reason for reason in observation.skipped if reason != BLANK) or "no row can be parsed"
-        msg = f"{where}: none of {account.read} rows can be used ({reasons}); check the --column options and their units"
-        raise InputError(msg)
 
 
 def _hashing(
@@ -89,8 +57,7 @@ def _hashing(
         return None
     known = options.config.get("hash_block_size")
     if is_canonical:
-        stored = (read_metadata(material.files[0]) or {}).get("config", {}).get("hash_block_size", {}).get("value")
-        given = known.value if known is not None else stored
+        given = known.value if known is not None else _stored_hash_block_size(material)
         observation.hash_block_size = given if isinstance(given, int) else stored_block_size(DEFAULT_BLOCK_SIZE, options.config)
         return None
     engine = options.config.get("block_size")
@@ -110,6 +77,14 @@ def _hashing(
     return tokens_per_id, block_size
 
 
+def _stored_hash_block_size(material: Material) -> object:
+    """What the ``run.json`` in a Parquet file says of its hashes; a stranger's may hold anything."""
+    found: object = read_metadata(material.files[0])
+    for key in ("config", "hash_block_size", "value"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+
+
 def _note_units(converter: Converter, observation: Observation) -> None:
     sources = {mapping.target: mapping.sources[0] for mapping in converter.mappings}
     inferred = [f"{sources[target]} in {unit}" for target, unit in converter.units.items()]
@@ -118,6 +93,8 @@ def _note_units(converter: Converter, observation: Observation) -> None:
         said = ", ".join(dict.fromkeys(inferred))
         times = f", read as {clock}" if any(target in INSTANTS for target in converter.units) else ""
         observation.notes.append(f"{observation.file}: units inferred: {said}{times}; give them with --column TARGET=SOURCE:UNIT")
+    if converter.zoneless:
+        observation.notes.append(f"{observation.file}: {', '.join(sorted(converter.zoneless))} names no zone; read as UTC")
 
 
 SOURCE: Final = Source("table", "any CSV, TSV, JSON lines, JSON list or Parquet table, mapped with --column", detects, read)

@@ -124,10 +124,10 @@ def _to_lists(flat: pl.Series, sizes: Sequence[int], rows: Sequence[int], height
     for row, size in zip(rows, sizes, strict=True):
         by_row[row] = size
     offsets = [0]
-    for size in by_row:
-        offsets.append(offsets[-1] + (size or 0))
+    for length in by_row:
+        offsets.append(offsets[-1] + (length or 0))
     values = flat.to_arrow()
-    mask = pa.array([size is None for size in by_row], type=pa.bool_())
+    mask = pa.array([length is None for length in by_row], type=pa.bool_())
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, type=pa.int64()), values, mask=mask)
     series = pl.from_arrow(lists)
     return pl.Series(series, dtype=pl.List(pl.UInt64))

@@ -27,6 +27,8 @@ MAX_RATIO: Final = 300
 """Most bytes out per byte in, once more than ``RATIO_FREE_BYTES`` came out; real logs reach about 100."""
 RATIO_FREE_BYTES: Final = 1 << 28
 _HEAD_BYTES: Final = 65_536
+_FILES_FOR_HEAD: Final = 20
+"""A first scrape may be empty: the head is that of the first file with content."""
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -113,7 +115,8 @@ def material_of(path: Path) -> Material:
         if not files:
             msg = f"{path}: the directory holds no file"
             raise InputError(msg)
-        return Material(path, files, read_head(files[0]))
+        heads = (read_head(file) for file in files[:_FILES_FOR_HEAD])
+        return Material(path, files, next((head for head in heads if head), b""))
     if not path.exists():
         msg = f"{path}: no such file or directory"
         raise InputError(msg)

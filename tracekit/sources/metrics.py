@@ -58,10 +58,7 @@ def read(material: Material, options: Options) -> Observation:
     series: dict[int | None, _Engine] = {}
     for scrape in scrapes:
         for number, sample in sorted(scrape.engines.items(), key=lambda item: -1 if item[0] is None else item[0]):
-            if number not in series:
-                # Families of V0 appear with their first value; then what a first scrape lacks was 0.
-                series[number] = _Engine(number)
-            series[number].add(scrape, sample)
+            series.setdefault(number, _Engine(number)).add(scrape, sample)
     observation.tables["engine_stats"] = pl.DataFrame(
         [row for engine in series.values() for row in engine.rows], schema=polars_schema(ENGINE_STATS)
     ).sort("time_ns", "engine", maintain_order=True)
@@ -71,7 +68,9 @@ def read(material: Material, options: Options) -> Observation:
         observation.tables["distributions"] = pl.DataFrame(buckets, schema=polars_schema(DISTRIBUTIONS))
     if len(scrapes) == 1:
         observation.notes.append(f"{observation.file}: a single scrape; its histograms cover all since the engine's start")
-    observation.config = _config(list(series.values()), observation)
+    last = scrapes[-1].file
+    where = last if len(material.files) == 1 else f"{observation.file}/{last}"
+    observation.config = _config(list(series.values()), observation, where)
     return observation
 
 
@@ -203,10 +202,9 @@ def _put_restarts(observation: Observation, engines: list[_Engine]) -> None:
         )
 
 
-def _config(engines: list[_Engine], observation: Observation) -> dict[str, ConfigValue]:
+def _config(engines: list[_Engine], observation: Observation, where: str) -> dict[str, ConfigValue]:
     found: dict[str, ConfigValue] = {}
     first = next((engine for engine in engines if engine.last.cache_config), engines[0])
-    where = f"metrics/{observation.file}"
     if first.last.model_name:
         found["model"] = setting_value("model", first.last.model_name, "logged", where)
     labels = dict(first.last.cache_config)

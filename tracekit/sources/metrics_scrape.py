@@ -58,10 +58,12 @@ _WANTED: Final = frozenset(
         *(f"{name}_bucket" for names in HISTOGRAMS.values() for name in names),
     )
 )
-_LINE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{.*\})?\s+\S+(?:\s+(-?[0-9.]+))?\s*(?:#.*)?$")
+_LINE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{.*\})?\s+\S+(?:\s+(\d+(?:\.\d+)?))?\s*(?:#.*)?$")
 _TIME_IN_NAME: Final = re.compile(r"(?<![0-9])(\d{10}(?:\.\d+)?|\d{13}|\d{16}|\d{19})(?![0-9])")
 _UNIX_FROM_MS: Final = 100_000_000_000
 _MAX_LINE: Final = 1 << 20
+_LARGEST: Final = float(1 << 53)
+"""Beyond this a float no longer counts; NaN and infinity are no values either."""
 
 Bucket = tuple[str, float]
 
@@ -110,7 +112,7 @@ def read_scrapes(path: Path, accounting: Accounting) -> list[Scrape]:
             key = line[: line.rfind("}") + 1] or match[1]
             lines = by_time.setdefault(_stamp_ns(match[2]), {})
             if key in lines:
-                accounting.other += 1
+                accounting.understood += 1
                 accounting.duplicates += 1
             lines[key] = (number, line)
     return [_scrape(path, time_ns, list(lines.values()), accounting) for time_ns, lines in sorted(by_time.items(), key=lambda item: item[0] or 0)]
@@ -176,7 +178,8 @@ def _parsed_singly(lines: Iterable[tuple[int, str]], accounting: Accounting) -> 
 def _put(target: EngineSample, name: str, found: list[tuple[dict[str, str], float]]) -> None:
     labels = found[0][0]
     target.model_name = target.model_name or labels.get("model_name")
-    values = [value for _, value in found if value == value]  # noqa: PLR0124 - a NaN is no value
+    found = [(labels, value) for labels, value in found if abs(value) < _LARGEST]
+    values = [value for _, value in found]
     if not values:
         return
     if name == _BY_REASON:
@@ -215,6 +218,8 @@ def _put_buckets(target: EngineSample, name: str, found: list[tuple[dict[str, st
         try:
             edge = float(Decimal(labels.get("le", "")) * scale)
         except ArithmeticError:
+            continue
+        if edge != edge:  # noqa: PLR0124 - a NaN is no edge
             continue
         target.buckets[metric, edge] = target.buckets.get((metric, edge), 0.0) + count
 

@@ -138,13 +138,13 @@ def unique_ids(frame: pl.DataFrame) -> pl.DataFrame:
     """
     if "request_id" not in frame.columns:
         return frame.with_columns(request_id="row-" + pl.int_range(1, pl.len() + 1).cast(pl.String))
-    if not frame["request_id"].null_count() and not frame["request_id"].is_duplicated().any():
+    if not frame["request_id"].null_count() and frame["request_id"].n_unique() == frame.height:
         return frame
     made = frame.with_columns(
         pl.coalesce("request_id", "row-" + pl.int_range(1, pl.len() + 1).cast(pl.String)).alias("#id")
     ).with_columns((pl.int_range(pl.len()).over("#id") + 1).alias("#n"))
     made = made.with_columns(pl.when(pl.col("#n") > 1).then(pl.format("{}#{}", "#id", "#n")).otherwise("#id").alias("#id"))
-    if made["#id"].is_duplicated().any():
+    if made["#id"].n_unique() < frame.height:
         # An id of the source looks like one made here: the row's number settles it.
         made = made.with_columns(pl.format("{}@{}", "#id", pl.int_range(1, pl.len() + 1)).alias("#id"))
     changed = pl.col("#id") != pl.col("request_id")

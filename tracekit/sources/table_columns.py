@@ -96,12 +96,12 @@ def mappings_for(given: Sequence[ColumnMapping], found: Sequence[str], where: st
     ``num_output_tokens``). Raises ``InputError`` for a source that is not there and for a needed target without one;
     the message lists the columns and proposes a complete command line.
     """
-    for mapping in given:
-        missing = next((name for name in mapping.sources if name not in found), None)
-        if missing is not None and (len(mapping.sources) == 1 or not set(mapping.sources) & set(found)):
+    for asked in given:
+        missing = next((name for name in asked.sources if name not in found), None)
+        if missing is not None and not set(asked.sources) & set(found):
             near = difflib.get_close_matches(missing, found, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            msg = f"{where}: no column '{printable(missing)}' for {mapping.target}{hint} ({_listed(found)})"
+            msg = f"{where}: no column '{printable(missing)}' for {asked.target}{hint} ({_listed(found)})"
             raise InputError(msg)
     targets = [mapping.target for mapping in given]
     twice = next((target for target in targets if targets.count(target) > 1), None)
@@ -109,7 +109,7 @@ def mappings_for(given: Sequence[ColumnMapping], found: Sequence[str], where: st
         msg = f"--column {twice}: given twice; put alternatives into one, {twice}=a,b"
         raise InputError(msg)
     wanted = TARGETS if not given else NEEDED
-    own = [mapping for target in wanted if target not in targets and (mapping := _canonical(target, found))]
+    own = [mapping for target in wanted if target not in targets and (mapping := _canonical(target, found)) is not None]
     complete = (*given, *own)
     reached = {mapping.target for mapping in complete}
     later_turns = {"parent_request_id", "think"} <= reached

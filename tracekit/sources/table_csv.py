@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -92,7 +91,7 @@ def csv_batches(
             if set(csv_columns(piece)) != set(columns):
                 msg = f"{path}: its header differs from the first file's"
                 raise InputError(msg)
-            body = _behind_header(piece, delimiter)
+            body = _behind_header(piece)
             header = False
         if not body:
             continue
@@ -139,14 +138,11 @@ def _row_end(data: bytes) -> int:
     return 0
 
 
-def _behind_header(piece: bytes, delimiter: str) -> bytes:
+def _behind_header(piece: bytes) -> bytes:
     data = piece.removeprefix(_BOM).lstrip(b"\r\n")
     end = data.find(b"\n")
     while end >= 0 and data.count(b'"', 0, end) % 2:
         end = data.find(b"\n", end + 1)
-    if end < 0 and (old := data.find(b"\r")) >= 0:
-        msg = f"lines end with a bare CR ({delimiter!r} between fields); convert them first"
-        raise InputError(msg)
     return data[end + 1 :] if end >= 0 else b""
 
 
@@ -174,13 +170,28 @@ def _parse(body: bytes, columns: Sequence[str], wanted: Sequence[str], delimiter
 
 
 def _parse_slowly(body: bytes, names: Sequence[str], wanted: Sequence[str], delimiter: str) -> pl.DataFrame:
-    text = io.StringIO(body.decode("utf-8", errors="replace").replace("\0", ""), newline="")
-    csv.field_size_limit(_MAX_ROW_BYTES)
     positions = [names.index(name) for name in (*wanted, _SURPLUS)]
     values: list[list[str | None]] = [[] for _ in positions]
-    reader = csv.reader(text, delimiter=delimiter)
-    while rows := list(islice(reader, 10_000)):
-        for row in rows:
-            for target, position in zip(values, positions, strict=True):
-                target.append((row[position] or None) if position < len(row) else None)
+    for row in _tolerant_rows(body, delimiter):
+        for target, position in zip(values, positions, strict=True):
+            target.append((row[position] or None) if position < len(row) else None)
     return pl.DataFrame({name: pl.Series(column, dtype=pl.String) for name, column in zip((*wanted, _SURPLUS), values, strict=True)})
+
+
+def _tolerant_rows(body: bytes, delimiter: str) -> list[list[str]]:
+    """The rows as Python reads them; behind a quote that is never closed every line is a row of its own."""
+    csv.field_size_limit(_MAX_ROW_BYTES)
+    text = body.decode("utf-8", errors="replace").replace("\0", "")
+    lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
+    reader = csv.reader(lines, delimiter=delimiter)
+    rows: list[list[str]] = []
+    start = end = 0
+    for row in reader:
+        rows.append(row)
+        start, end = end, reader.line_num
+    try:
+        list(csv.reader(lines[start:], delimiter=delimiter, strict=True))
+    except csv.Error:
+        if end - start > 1:
+            rows[-1:] = csv.reader(lines[start:], delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    return rows

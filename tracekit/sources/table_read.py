@@ -27,6 +27,7 @@ _MAX_LINE: Final = 256 << 20
 _MAX_DOCUMENT: Final = 2 << 30
 _PARQUET_ROWS: Final = 500_000
 _DEPTH: Final = 5
+_LINES_LOOKED_AT: Final = 3
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,9 @@ def table_kind(head: bytes) -> TableKind | None:
         inner = text[1:].lstrip()
         return "json" if inner.startswith((b"{", b"]")) else None
     if text.startswith(b"{"):
-        line, newline, _ = text.partition(b"\n")
-        if not newline:
-            return "jsonl"
-        return "jsonl" if isinstance(_parse(line), dict) else None
+        lines = text.split(b"\n", _LINES_LOOKED_AT)
+        # A first line that the head cuts off may be an object; of several, one that is damaged says nothing.
+        return "jsonl" if len(lines) == 1 or any(isinstance(_parse(line), dict) for line in lines[:-1]) else None
     return "csv" if looks_like_csv(text) else None
 
 
@@ -164,8 +164,17 @@ def _frame_of(rows: Iterator[tuple[int, Any]] | enumerate[Any], wanted: Sequence
                 value = _nested(row, path)
             append(value if isinstance(value, str) or value is None else _text(value))
     return pl.DataFrame(
-        [pl.Series(ROW, numbers, dtype=pl.Int64), *(pl.Series(name, values, dtype=pl.String) for name, values in columns.items())]
+        [pl.Series(ROW, numbers, dtype=pl.Int64), *(_text_series(name, values) for name, values in columns.items())]
     )
+
+
+def _text_series(name: str, values: list[str | None]) -> pl.Series:
+    try:
+        return pl.Series(name, values, dtype=pl.String)
+    except UnicodeEncodeError:
+        # JSON may escape half of a surrogate pair, which no text can hold.
+        clean = [value.encode("utf-8", "replace").decode() if value is not None else None for value in values]
+        return pl.Series(name, clean, dtype=pl.String)
 
 
 def _nested(row: Any, path: Sequence[str]) -> Any:  # noqa: ANN401 - JSON
@@ -224,7 +233,7 @@ def _parquet(path: Path) -> pq.ParquetFile:
             seekable = stream.seekable()
             data = None if seekable else stream.read(_MAX_DOCUMENT)
         return pq.ParquetFile(pa.BufferReader(data) if data is not None else path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"{path}: cannot be read as Parquet ({type(error).__name__})"
         raise InputError(msg) from error
 
@@ -248,12 +257,14 @@ def _parquet_batches(path: Path, wanted: Sequence[str], accounting: Accounting, 
     done = 0
     try:
         for batch in file.iter_batches(_PARQUET_ROWS, columns=sorted({_top(name, top) for name in wanted})):
+            # polars takes text on trust: damaged bytes would stop it hard.
+            batch.validate(full=True)
             frame = pl.DataFrame(pl.from_arrow(batch)).select(expressions)
             yield frame.with_row_index(ROW, offset=accounting.read + 1).with_columns(pl.col(ROW).cast(pl.Int64))
             accounting.read += frame.height
             done += frame.height
             report(size * done // max(file.metadata.num_rows, 1))
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
+    except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         msg = f"{path}: cannot be read as Parquet ({type(error).__name__})"
         raise InputError(msg) from error
 

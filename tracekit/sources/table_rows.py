@@ -8,12 +8,23 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.errors import InputError
+from tracekit.schema.parquet import polars_schema
+from tracekit.schema.tables import REQUESTS
 from tracekit.sources.block_hashes import chained_lists
 from tracekit.sources.observation import ColumnMapping
 from tracekit.sources.request_rows import finish_reason
 from tracekit.sources.table_columns import DURATIONS, INSTANTS, LISTS, TARGETS, TIMES
 from tracekit.sources.table_read import ROW
-from tracekit.sources.table_values import UNIX_FROM_NS, blank_to_null, infer_unit, list_to_ns, to_count, to_ns
+from tracekit.sources.table_values import (
+    UNIX_FROM_NS,
+    blank_to_null,
+    infer_unit,
+    lacks_zone,
+    list_to_ns,
+    to_count,
+    to_ns,
+    unit_of_name,
+)
 
 REASON: Final = "#reason"
 BLANK: Final = "blank row"
@@ -27,18 +38,26 @@ class Converter:
     """Turns batches into canonical columns; remembers units and clocks that the first values showed.
 
     ``hashing``: tokens an id stands for and the block size to hash at; null keeps canonical hashes as they are.
+    ``required``: targets that no row may lack.
     """
 
     mappings: Sequence[ColumnMapping]
     where: str
     hashing: tuple[int, int] | None = None
+    required: frozenset[str] = frozenset()
     units: dict[str, str] = field(default_factory=dict)
     absolute: dict[str, bool] = field(default_factory=dict)
+    zoneless: set[str] = field(default_factory=set)
 
     @property
     def wanted(self) -> list[str]:
         """The source columns needed, each once."""
         return list(dict.fromkeys(name for mapping in self.mappings for name in mapping.sources))
+
+    def no_rows(self) -> pl.DataFrame:
+        """The canonical columns of a table without rows."""
+        schema = polars_schema(REQUESTS)
+        return pl.DataFrame(schema={name: schema[name] for name in (TARGETS[mapping.target].name for mapping in self.mappings)})
 
     def convert(self, batch: pl.DataFrame) -> pl.DataFrame:
         """The batch's rows with canonical columns, ``ROW`` and ``REASON`` (null: a good row)."""
@@ -59,10 +78,13 @@ class Converter:
             columns[name], found = self._list(mapping, clean[mapping.sources[0]], columns)
             reasons.extend(found)
         frame = pl.DataFrame([series.alias(name) for name, series in columns.items()])
+        reasons.extend(_reason(frame[TARGETS[target].name].is_null(), f"{target}: missing") for target in sorted(self.required))
         if "arrival_ns" in columns:
             lacks = frame["arrival_ns"].is_null()
             if "parent_request_id" in columns:
                 lacks &= frame["parent_request_id"].is_null()
+            if "think_ns" in columns:
+                lacks &= frame["think_ns"].is_null()
             reasons.append(_reason(lacks, "no arrival time"))
         reason = pl.DataFrame([series.alias(str(i)) for i, series in enumerate(reasons)]).select(pl.coalesce(pl.all())).to_series()
         return frame.with_columns(reason.alias(REASON))
@@ -100,6 +122,8 @@ class Converter:
             if unit is not None:
                 self.units[target] = unit
         values = to_ns(given, unit or "s")
+        if target in INSTANTS and lacks_zone(given, unit):
+            self.zoneless.update(mapping.sources[:1])
         bad = given.is_not_null() & values.is_null()
         negative = (values < 0).fill_null(value=False)
         if target in INSTANTS and target not in self.absolute and (middle := values.median()) is not None:
@@ -110,7 +134,7 @@ class Converter:
         lists, bad = _as_lists(given)
         reasons = [_reason(bad, f"{mapping.target}: not a list")]
         if mapping.target == "itl":
-            unit = mapping.unit or "s"
+            unit = mapping.unit or self.units.setdefault("itl", unit_of_name(mapping.sources[0]) or "s")
             gaps = [list_to_ns(values, unit) for values in lists]
             return pl.Series(gaps, dtype=pl.List(pl.Int64)), reasons
         if self.hashing is None:
@@ -123,7 +147,7 @@ class Converter:
 def _reasons_of(series: pl.Series, source: str) -> pl.Series:
     texts = series.cast(pl.String, strict=False)
     known = {text: finish_reason(text, source) for text in texts.drop_nulls().unique().to_list()}
-    return pl.Series([known.get(text) if text is not None else None for text in texts.to_list()], dtype=pl.String)
+    return texts.replace_strict(known, default=None, return_dtype=pl.String)
 
 
 def _reason(where: pl.Series, text: str) -> pl.Series:

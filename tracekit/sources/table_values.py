@@ -14,7 +14,7 @@ UNIX_FROM_NS: Final = 400_000_000_000_000_000
 _UNIX_WINDOW: Final = (1_000_000_000, 4_000_000_000)
 _LARGEST_RELATIVE_S: Final = 400_000_000
 _MAX_TOKENS: Final = 1_000_000_000
-_NO_VALUE: Final = ("", "null", "none", "nan", "n/a", "na", "-")
+_NO_VALUE: Final = ("", " ", "null", "NULL", "Null", "none", "None", "NaN", "nan", "NA", "N/A", "n/a", "-")
 _ISO_START: Final = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
 _ISO_FORMATS: Final = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f")
 _SUFFIX: Final = re.compile(r"(?:^|[_.\s(])(ns|us|ms|s|sec|secs|seconds|nanos|micros|millis)\)?$", re.IGNORECASE)
@@ -22,11 +22,11 @@ _SUFFIX_UNITS: Final = {"sec": "s", "secs": "s", "seconds": "s", "nanos": "ns", 
 
 
 def blank_to_null(series: pl.Series) -> pl.Series:
-    """Text without any character but space, and the words for no value (null, nan, n/a), become null."""
+    """The usual words for no value (``null``, ``NaN``, ``n/a``, nothing at all) become null."""
     if series.dtype != pl.String:
         return series
-    lowered = series.str.strip_chars().str.to_lowercase()
-    return series.set(lowered.is_in(_NO_VALUE).fill_null(value=False), None)
+    is_blank = series.is_in(_NO_VALUE)
+    return series.set(is_blank.fill_null(value=False), None) if is_blank.any() else series
 
 
 def to_ns(series: pl.Series, unit: str) -> pl.Series:
@@ -36,21 +36,18 @@ def to_ns(series: pl.Series, unit: str) -> pl.Series:
     ``iso``: date and time, read as UTC when no zone is given.
     """
     dtype = series.dtype
-    if dtype == pl.Null:
-        return series.cast(pl.Int64)
     if isinstance(dtype, pl.Datetime):
-        return series.dt.epoch("us").cast(pl.Int64) * 1000 if dtype.time_unit != "ns" else series.dt.epoch("ns")
+        # Epochs by unit: a cast to ns first would overflow in silence for far dates.
+        return series.dt.epoch("ns") if dtype.time_unit == "ns" else series.dt.epoch("us") * 1000
     if isinstance(dtype, pl.Duration):
         return series.dt.total_nanoseconds()
     if dtype == pl.String:
         return _iso_to_ns(series) if unit == "iso" else _decimal_to_ns(series.str.strip_chars(), unit)
-    if unit == "iso":
-        return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, series.len())
-    if dtype.is_decimal() or dtype.is_integer():
-        return _decimal_to_ns(series, unit)
-    if dtype.is_float():
+    if unit != "iso" and dtype.is_float():
         return _float_to_ns(series, unit)
-    return pl.Series(series.name, [None] * series.len(), dtype=pl.Int64)
+    if unit != "iso" and dtype.is_numeric():
+        return _decimal_to_ns(series, unit)
+    return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, series.len())
 
 
 def _decimal_to_ns(series: pl.Series, unit: str) -> pl.Series:
@@ -80,10 +77,20 @@ def _iso_to_ns(series: pl.Series) -> pl.Series:
     return result
 
 
-def iso_has_zone(series: pl.Series) -> bool:
-    """Whether the first instant given as text carries a zone."""
+def lacks_zone(series: pl.Series, unit: str | None) -> bool:
+    """Whether instants given as date and time name no zone, judged by the first."""
+    if isinstance(series.dtype, pl.Datetime):
+        return series.dtype.time_zone is None
+    if unit != "iso" or series.dtype != pl.String:
+        return False
     first = series.drop_nulls().head(1).to_list()
-    return bool(first) and bool(re.search(r"(?:Z|[+-]\d\d:?\d\d)$", str(first[0]).strip()))
+    return bool(first) and not re.search(r"(?:Z|[+-]\d\d:?\d\d)$", str(first[0]).strip())
+
+
+def unit_of_name(source: str) -> str | None:
+    """The unit that a column's name ends with (``send_time_us``, ``latency (ms)``)."""
+    named = _SUFFIX.search(source)
+    return _SUFFIX_UNITS.get(named[1].lower(), named[1].lower()) if named else None
 
 
 def infer_unit(series: pl.Series, source: str, where: str, *, duration: bool = False) -> str | None:
@@ -95,22 +102,25 @@ def infer_unit(series: pl.Series, source: str, where: str, *, duration: bool = F
     if isinstance(series.dtype, pl.Datetime | pl.Duration):
         return "ns"
     values = series.drop_nulls()
+    if values.dtype == pl.String and values.len() and bool(values.head(100).str.contains(_ISO_START).any()):
+        return "iso"
+    numbers = _as_numbers(values)
+    if not numbers.len():
+        return None
+    return unit_of_name(source) or ("s" if duration else _unit_by_size(numbers, source, where))
+
+
+def _as_numbers(values: pl.Series) -> pl.Series:
     if values.dtype == pl.String:
-        if values.len() and bool(values.head(100).str.contains(_ISO_START).any()):
-            return "iso"
         values = values.str.strip_chars().cast(pl.Float64, strict=False).drop_nulls()
-    elif values.dtype.is_numeric():
-        values = values.cast(pl.Float64)
-    else:
-        return None
-    values = values.filter(values.is_finite())
-    if not values.len():
-        return None
-    if (named := _SUFFIX.search(source)) is not None:
-        return _SUFFIX_UNITS.get(named[1].lower(), named[1].lower())
-    if duration:
-        return "s"
-    size = _as_float(values.abs().median())
+    elif not values.dtype.is_numeric():
+        return pl.Series([], dtype=pl.Float64)
+    values = values.cast(pl.Float64)
+    return values.filter(values.is_finite())
+
+
+def _unit_by_size(numbers: pl.Series, source: str, where: str) -> str:
+    size = float(str(numbers.abs().median()))
     for unit, per_second in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
         if _UNIX_WINDOW[0] * per_second <= size <= _UNIX_WINDOW[1] * per_second:
             return unit
@@ -145,7 +155,3 @@ def list_to_ns(values: list[Any] | None, unit: str) -> list[int] | None:
     texts = pl.Series([None if isinstance(value, bool | list | dict) else value for value in values], strict=False)
     converted = to_ns(texts, unit)
     return None if converted.null_count() else converted.to_list()
-
-
-def _as_float(value: Any) -> float:  # noqa: ANN401 - what polars returns for an aggregate
-    return float(value or 0.0)

@@ -1,7 +1,7 @@
 -- Mean and percentiles of every latency of one run.
 --
 -- Over the requests served to their end where they carry the latency (exact); else from histograms in
--- distributions: the newest of each engine, added up, a percentile interpolated linearly within its bucket, the mean
+-- distributions (see the view histograms): a percentile interpolated linearly within its bucket, the mean
 -- of the buckets' middles. A bucket without an upper edge counts as its lower edge.
 --
 -- $from_ns = null: leave out requests that arrived before this instant (histograms cannot be cut)
@@ -34,23 +34,16 @@ exact AS (
     FROM gaps
     HAVING COUNT(gap_ns) > 0
 ),
-newest AS (
-    SELECT REPLACE(metric, '_ns', '_ms') AS metric, COALESCE(bucket_low, 0) AS low, COALESCE(bucket_high, bucket_low) AS high, count
-    FROM distributions
-    WHERE metric IN ('ttft_ns', 'tpot_ns', 'itl_ns', 'e2e_ns', 'queue_ns') AND count > 0
-    QUALIFY time_ns IS NOT DISTINCT FROM MAX(time_ns) OVER (PARTITION BY metric, engine)
-),
 buckets AS (
     SELECT
         metric,
-        low,
-        high,
-        SUM(count) AS num,
-        SUM(SUM(count)) OVER (PARTITION BY metric ORDER BY high, low) AS upto,
-        SUM(SUM(count)) OVER (PARTITION BY metric) AS n
-    FROM newest
-    WHERE metric NOT IN (SELECT metric FROM exact)
-    GROUP BY metric, low, high
+        low_ns AS low,
+        COALESCE(high_ns, low_ns) AS high,
+        num,
+        SUM(num) OVER (PARTITION BY metric ORDER BY COALESCE(high_ns, 'infinity'::DOUBLE)) AS upto,
+        SUM(num) OVER (PARTITION BY metric) AS n
+    FROM histograms
+    WHERE num > 0 AND metric NOT IN (SELECT metric FROM exact)
 ),
 wanted AS (
     SELECT UNNEST(['p50', 'p90', 'p95', 'p99']) AS stat, UNNEST([0.5, 0.9, 0.95, 0.99]::DOUBLE[]) AS share

@@ -5,17 +5,19 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from tracekit.sources.vllm_log.lines import Physical, split_lines
+from tracekit.sources.vllm_log.lines import Lines, Physical, split_lines
 from tracekit.sources.vllm_log.records import (
     ACCESS,
     ACCESS_MESSAGE,
+    FIRST_RECORD,
+    FREE_TEXT,
     GLUED,
     LEVELS,
     OUTER_TIME,
     RECORD,
     UVICORN,
 )
-from tracekit.sources.vllm_log.shapes import ITERATION, ITERATION_WORDS
+from tracekit.sources.vllm_log.shapes import ITERATION, ITERATION_WORDS, STATS_WORDS, USUAL_STATS
 
 _WORDS: Final = (
     r"Avg prompt throughput|Iteration\(|Sequence group|metrics: |cache hit rate: GPU"
@@ -31,8 +33,21 @@ _REST: Final = (
     r"Traceback \(most recent call last\)|Application startup complete|generation throughput: "
     r"|(?:Value|Runtime)Error: (?:No available memory|Free memory on|To serve at least|The model's max seq|Engine core|.*out of memory)"
 )
-_ITERATION_LINE: Final = rf"{RECORD}(?:Engine [0-9]+: )?{ITERATION}"
+_ITERATION_LINE: Final = rf"{FIRST_RECORD}(?:Engine [0-9]{{1,9}}: )?{ITERATION}"
 _STAMP: Final = rf"(?:{LEVELS}) ([0-9]{{2}}-[0-9]{{2}} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}) "
+_FREE: Final = "|".join(mark.strip() for mark in FREE_TEXT)
+_USUAL_LINE: Final = f"{FIRST_RECORD}{USUAL_STATS}"
+_NO_SLOW: Final = pl.DataFrame(
+    schema={
+        "line": pl.Int64,
+        "text": pl.String,
+        "glued": pl.Boolean,
+        **dict.fromkeys(STATS_WORDS, pl.Float64),
+        "engine": pl.Int64,
+        "stamp": pl.String,
+        "place": pl.String,
+    }
+)
 _WRAP_COLUMNS: Final = 60
 _NS: Final = 1_000_000_000
 NO_ITERATIONS: Final = pl.DataFrame(
@@ -50,13 +65,16 @@ NO_ITERATIONS: Final = pl.DataFrame(
 class Block:
     """The lines of one piece, classified. Rows carry ``line``: the position in the piece, from 0.
 
+    ``is_own``: whether a line is a record or uvicorn's, not a foreign one or the continuation of a wrapped record.
+    ``slow``: lines to be looked at singly; ``glued``: it holds several records; ``followed``: by a line that is not own.
+    Of the usual statistics line the numbers are columns already (``prompt`` is null in other rows).
     ``times``: records' instants (ns; of the stamp in year 2024, or of the outer time stamp), where they change.
     """
 
     physical: Physical
     text: pl.Series
     ends_cr: pl.Series | None
-    is_record: pl.Series
+    is_own: pl.Series
     times: pl.DataFrame
     access: pl.DataFrame
     iterations: pl.DataFrame
@@ -90,27 +108,32 @@ def classify(piece: bytes, *, outer: bool) -> Block:
     times = _times(everything if outer else records, outer=outer)
     accesses, others = rest.split(rest.text.str.contains(ACCESS))
     access = _access_rows(accesses)
-    iterations, remaining = _iterations(records)
+    begins = _begins(records, lines.ends_cr)
+    iterations, remaining = _iterations(records, begins)
     if remaining.text.str.contains(' - "', literal=True).any():
         more, remaining = remaining.split(remaining.text.str.contains(ACCESS_MESSAGE))
         access = pl.concat([access, _access_rows(more)]).sort("line")
-    slow_records = _slow_records(remaining, lines.text, is_record)
-    slow_rest = others.split(others.text.str.contains(_REST))[0]
-    slow = slow_records
-    if slow_rest.line.len():
-        glued = pl.repeat(value=False, n=slow_rest.line.len(), eager=True)
-        slow = pl.concat([slow, _frame(slow_rest).with_columns(glued=glued)]).sort("line")
+    uvicorn = others.line.filter(others.text.str.contains(UVICORN))
+    is_own = is_record.scatter(accesses.line, True).scatter(uvicorn, True) if rest.line.len() else is_record
+    slow = [_slow_records(remaining, lines, is_own), _frame(others.split(others.text.str.contains(_REST))[0])]
+    rows = pl.concat(slow, how="diagonal").sort("line") if slow[1].height else slow[0]
+    is_followed = ~is_own.shift(-1, fill_value=True)
     return Block(
         physical,
         lines.text,
         lines.ends_cr,
-        is_record,
+        is_own,
         times,
         _timed(access, times),
         _timed(iterations, times),
-        _timed(slow, times),
-        lines.text.len() - others.line.len() + int(others.text.str.contains(UVICORN).sum()),
+        _timed(rows.with_columns(followed=is_followed.gather(rows["line"])), times),
+        int(is_own.sum()),
     )
+
+
+def _begins(records: _Part, ends_cr: pl.Series | None) -> pl.Series | None:
+    """Whether a record is no further line of the one before, which would have ended in CR LF; None: none is."""
+    return None if ends_cr is None else ~ends_cr.shift(1, fill_value=False).gather(records.line)
 
 
 def _frame(part: _Part) -> pl.DataFrame:
@@ -119,11 +142,14 @@ def _frame(part: _Part) -> pl.DataFrame:
 
 def _times(part: _Part, *, outer: bool) -> pl.DataFrame:
     """The instants of lines, where they are known and change."""
-    time = _instants(part.text, outer=outer)
-    known = time.is_not_null()
-    line, time = part.line.filter(known), time.filter(known)
-    changes = time.ne_missing(time.shift(1))
-    return pl.DataFrame({"line": line.filter(changes), "time": time.filter(changes)})
+    if outer:
+        known = pl.DataFrame({"line": part.line, "time": _outer_instants(part.text)}).drop_nulls()
+        return known.filter(known["time"].ne_missing(known["time"].shift(1)))
+    stamp = part.text.str.extract(_STAMP, 1)
+    changes = stamp.ne_missing(stamp.shift(1))
+    # Of a stamp without a year it is 2024, which has every day.
+    time = ("2024-" + stamp.filter(changes)).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
+    return pl.DataFrame({"line": part.line.filter(changes), "time": time.cast(pl.Int64) * 1000}).drop_nulls()
 
 
 def has_outer_times(piece: bytes) -> tuple[bool, bool]:
@@ -138,11 +164,8 @@ def has_outer_times(piece: bytes) -> tuple[bool, bool]:
     return 2 * found >= known.len(), 2 * zoned >= known.len()
 
 
-def _instants(text: pl.Series, *, outer: bool) -> pl.Series:
-    """Instants in ns since 1970 as if the clock were UTC's; of a bare stamp the year is 2024, which has every day."""
-    if not outer:
-        stamp = "2024-" + text.str.extract(_STAMP, 1)
-        return stamp.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us").cast(pl.Int64) * 1000
+def _outer_instants(text: pl.Series) -> pl.Series:
+    """Instants in ns since 1970; where the stamp has no zone, as if it were UTC's."""
     parts = text.str.extract_groups(OUTER_TIME).struct.unnest()
     date, clock, fraction, zone = (parts[name] for name in parts.columns)
     base = (date + " " + clock).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us").cast(pl.Int64)
@@ -165,11 +188,12 @@ def _access_rows(accesses: _Part) -> pl.DataFrame:
     return pl.DataFrame({"line": accesses.line, "status": status})
 
 
-def _iterations(records: _Part) -> tuple[pl.DataFrame, _Part]:
+def _iterations(records: _Part, begins: pl.Series | None) -> tuple[pl.DataFrame, _Part]:
     """The iteration lines that parse, and the records that are none."""
     valid = records.text.str.contains("Iteration(", literal=True)
     if valid.any():
         valid &= records.text.str.contains(_ITERATION_LINE)
+        valid = valid if begins is None else valid & begins
     found, remaining = records.split(valid)
     if not found.line.len():
         return NO_ITERATIONS, records
@@ -179,7 +203,7 @@ def _iterations(records: _Part) -> tuple[pl.DataFrame, _Part]:
     words_of = words.str.splitn(" ", max(ITERATION_WORDS.values()) + 2).struct
     field = {name: words_of.field(f"field_{position}") for name, position in ITERATION_WORDS.items()}
     rest = words_of.field(f"field_{max(ITERATION_WORDS.values()) + 1}")
-    process = before.str.extract(r"EngineCore_(?:DP)?([0-9]+) pid=", 1)
+    process = before.str.extract(r"EngineCore_(?:DP)?([0-9]{1,9}) pid=", 1)
     engine = before.str.extract(r"Engine ([0-9]+): $", 1).fill_null(process).fill_null("0")
     milliseconds = field.pop("ms").cast(pl.Float64, strict=False)
     columns = {
@@ -194,17 +218,39 @@ def _iterations(records: _Part) -> tuple[pl.DataFrame, _Part]:
     return pl.DataFrame(columns), remaining
 
 
-def _slow_records(records: _Part, text: pl.Series, is_record: pl.Series) -> pl.DataFrame:
+def _slow_records(records: _Part, lines: Lines, is_own: pl.Series) -> pl.DataFrame:
     """Records that need a look of their own: known words, loud levels, glued records, and wrapped ones of these."""
+    is_usual = records.text.str.contains(_USUAL_LINE)
+    begins = _begins(records, lines.ends_cr)
+    usual, records = records.split(is_usual if begins is None else is_usual & begins)
+    free, records = records.split(records.text.str.contains(_FREE))
     glued = records.text.str.contains(GLUED)
     found = glued | records.text.str.contains(_WORDS) | records.text.str.contains(_LOUD)
-    next_is_record = is_record.shift(-1, fill_value=True).gather(records.line)
-    broken = (~found & ~next_is_record & (records.text.str.len_bytes() >= _WRAP_COLUMNS)).arg_true()
+    next_is_own = is_own.shift(-1, fill_value=True).gather(records.line)
+    broken = (~found & ~next_is_own & (records.text.str.len_bytes() >= _WRAP_COLUMNS)).arg_true()
     if broken.len():
-        following = text.gather(records.line.gather(broken) + 1).str.slice(0, 400)
+        following = lines.text.gather(records.line.gather(broken) + 1).str.slice(0, 400)
         found = found.scatter(broken, (records.text.gather(broken) + following).str.contains(_WORDS))
-    columns = {"line": records.line.filter(found), "text": records.text.filter(found), "glued": glued.filter(found)}
-    return pl.DataFrame(columns)
+    chosen = _Part(records.line.filter(found), records.text.filter(found))
+    parts = [_frame(chosen).with_columns(glued=glued.filter(found)), _frame(free), _usual_stats(usual)]
+    filled = [part for part in parts if part.height]
+    return pl.concat([_NO_SLOW, *filled], how="diagonal").sort("line")
+
+
+def _usual_stats(usual: _Part) -> pl.DataFrame:
+    """The usual statistics lines with their numbers; percentages as printed."""
+    if not usual.line.len():
+        return _NO_SLOW
+    halves = usual.text.str.splitn("Avg prompt throughput: ", 2).struct
+    words = halves.field("field_1").str.splitn(" ", max(STATS_WORDS.values()) + 2).struct
+    numbers = {name: words.field(f"field_{at}").str.strip_chars("%,\r") for name, at in STATS_WORDS.items()}
+    columns = {
+        **{name: value.cast(pl.Float64, strict=False) for name, value in numbers.items()},
+        "engine": halves.field("field_0").str.extract("Engine ([0-9]+): $", 1).cast(pl.Int64, strict=False),
+        "stamp": usual.text.str.extract(_STAMP, 1),
+        "place": usual.text.str.extract(rf"{_STAMP}\[?([^ \]]+)\]", 2),
+    }
+    return _frame(usual).with_columns(pl.Series(name, value) for name, value in columns.items())
 
 
 def _timed(rows: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:

@@ -41,7 +41,7 @@ class Received(NamedTuple):
     max_tokens: int | None
     num_choices: int | None
     temperature: float | None
-    token_ids: list[str] | None
+    token_ids: str | None
     prompt_span: tuple[int, int] | None
     is_details: bool
 
@@ -84,14 +84,13 @@ def parse_received(message: str) -> Received | None:
     elif start.re is _RECEIVED:
         return None
     tokens = _TOKEN_IDS.match(message, position)
-    ids = tokens[1].split(", ") if tokens and tokens[1] else [] if tokens else None
     temperature = simple_value(fields.get("temperature", ""))
     return Received(
         start[1],
         _whole(fields.get("max_tokens")),
         _whole(fields.get("n")),
         float(temperature) if isinstance(temperature, (int, float)) else None,
-        ids,
+        tokens[1] if tokens else None,
         span,
         start.re is _DETAILS,
     )

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 import polars as pl
 
@@ -19,10 +19,13 @@ from tracekit.sources.vllm_log.block import Block, classify, has_outer_times
 from tracekit.sources.vllm_log.clock import Calendar, calendar
 from tracekit.sources.vllm_log.lines import pieces
 from tracekit.sources.vllm_log.reader import Reader
+from tracekit.sources.vllm_log.requests import Request
+from tracekit.sources.vllm_log.rows import StatsRow
 from tracekit.sources.vllm_log.starts import Start, WhereOf, choose, config_of
 
 _AHEAD: Final = 3
 _HASH_BLOCK: Final = 16
+_Row = TypeVar("_Row", StatsRow, Request)
 _DATED: Final = re.compile(rb"(?:^|[\s\[])(20\d\d)-(\d\d-\d\d)[T ]\d\d:\d\d:\d\d")
 _DATE_BYTES: Final = 1 << 20
 
@@ -151,14 +154,17 @@ class _Filling:
         reader = self.found.reader
         self._note_clock()
         warnings = [e for e in reader.events if e.kind == "preemption_warning" and self._has(e.line)]
-        if reader.stats:
+        if stats := self._own(reader.stats, "statistics lines"):
             first = self.start.first_line if self.start.is_marked else None
-            rows = self._usable(tables.engine_stats(reader.stats, warnings, first), "statistics lines")
+            rows = self._timed(tables.engine_stats(stats, warnings, first), "statistics lines")
             self._put("engine_stats", rows.rename({"time": "time_ns"}).drop("line"))
         if reader.iterations:
-            self._fill_steps(self._usable(pl.concat(reader.iterations).sort("line"), "iteration lines"))
-        if reader.requests.rows:
-            self._fill_requests(self._usable(tables.requests(reader.requests.rows), "requests"))
+            iterations = pl.concat(reader.iterations)
+            inside = iterations.filter(pl.col("line").is_between(*self.lines, closed="left")).sort("line")
+            self._skip("iteration lines of another start", iterations.height - inside.height)
+            self._fill_steps(self._timed(inside, "iteration lines"))
+        if requests := self._own(reader.requests.rows, "requests"):
+            self._fill_requests(self._timed(tables.requests(requests), "requests"))
         self._fill_events()
         for what, count in reader.counts.items():
             if what.startswith(("ends of", "access lines")):
@@ -180,11 +186,11 @@ class _Filling:
         if count:
             self.observation.skipped[what] = self.observation.skipped.get(what, 0) + count
 
-    def _usable(self, frame: pl.DataFrame, what: str) -> pl.DataFrame:
-        """The rows of the run, with instants."""
-        inside = frame.filter(pl.col("line").is_between(*self.lines, closed="left"))
-        self._skip(f"{what} of another start", frame.height - inside.height)
-        return self._timed(inside, what)
+    def _own(self, rows: list[_Row], what: str) -> list[_Row]:
+        """The rows of the run; those of other starts are counted."""
+        own = [row for row in rows if self._has(row.line)]
+        self._skip(f"{what} of another start", len(rows) - len(own))
+        return own
 
     def _timed(self, frame: pl.DataFrame, what: str) -> pl.DataFrame:
         """Give instants; a line before the first time stamp takes that one."""

@@ -13,6 +13,10 @@ from tracekit.config import Scalar
 _STRING: Final = r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*\""""
 _STEP: Final = re.compile(rf"{_STRING}|[\[({{<]|[\])}}>]|,|[^'\"\[({{<\])}}>,]+|.", re.DOTALL)
 _KEY: Final = re.compile(rf"\s*(?:({_STRING})\s*:|([A-Za-z_]\w*)=)\s*", re.DOTALL)
+_INT: Final = re.compile(r"-?\d{1,18}")
+_FLOAT: Final = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
+_TEXT: Final = re.compile(_STRING, re.DOTALL)
+_ENUM: Final = re.compile(rf"<\w+\.\w+: ({_STRING})>", re.DOTALL)
 _OPEN: Final = frozenset("[({<")
 _CLOSE: Final = frozenset("])}>")
 
@@ -57,11 +61,11 @@ def simple_value(raw: str) -> Scalar | None:
         raw = raw[1:-1].partition(", ")[0].strip()
     if raw in {"True", "False"}:
         return raw == "True"
-    if re.fullmatch(r"-?\d+", raw):
+    if _INT.fullmatch(raw):
         return int(raw)
-    if re.fullmatch(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+", raw):
+    if _FLOAT.fullmatch(raw):
         return float(raw)
-    if re.fullmatch(_STRING, raw, re.DOTALL):
+    if _TEXT.fullmatch(raw):
         return raw[1:-1]
-    enum = re.fullmatch(rf"<\w+\.\w+: ({_STRING})>", raw)
+    enum = _ENUM.fullmatch(raw)
     return enum[1][1:-1] if enum else None

@@ -13,6 +13,7 @@ from tracekit.sources.vllm_log.lifecycle import parse_end
 from tracekit.sources.vllm_log.lines import Physical
 from tracekit.sources.vllm_log.records import Record, split_records
 from tracekit.sources.vllm_log.requests import Requests
+from tracekit.sources.vllm_log.rows import Event, StatsRow
 from tracekit.sources.vllm_log.shapes import (
     ITERATION_START,
     PERIODIC,
@@ -30,33 +31,10 @@ from tracekit.sources.vllm_log.wrapped import Lines, Wrapped
 
 MAX_ACCESS_ROWS: Final = 4_000_000
 _SHORT: Final = 40
+_NEAR_STATS: Final = 16
 _RECENT: Final = 4096
 _COPY_LINES: Final = 64
 _CRLF_SHARE: Final = 0.95
-
-
-@dataclass
-class StatsRow:
-    """A statistics line; ``stamp`` as printed ('' when its head is lost), ``time`` None until the next record."""
-
-    line: int
-    time: int | None
-    stamp: str
-    place: str
-    stats: Stats
-    prefix_hit_rate: float | None = None
-
-
-@dataclass
-class Event:
-    """A row of events."""
-
-    line: int
-    time: int | None
-    kind: str
-    value: float | None = None
-    request_id: str | None = None
-    engine: int | None = None
 
 
 @dataclass
@@ -104,11 +82,14 @@ class Reader:
                 getattr(self, name).append(self._bounded(moved) if name == "access" else moved)
         unreadable = self.accounting.unreadable
         self._joined = 0
-        for line, text, glued, time in block.slow.iter_rows():
+        for line, text, glued, *numbers, followed, time in block.slow.iter_rows():
             if base + line <= self._joined_until:
                 continue
-            lines = Lines(block, line, self.is_crlf_file)
             when = self._last_time if time is None else time
+            if numbers[0] is not None:
+                self._usual_stats(base + line, when, numbers)
+                continue
+            lines = Lines(block, line, followed, self.is_crlf_file)
             if not self._slow_line(base + line, text, split_records(text, glued=bool(glued)), when, lines):
                 self.accounting.add_unreadable(line_in_file + line + 1)
         if block.iterations.height:
@@ -185,7 +166,7 @@ class Reader:
             # The words by which a record is known may be broken themselves.
             text = message.joined()
         if PERIODIC.match(text):
-            return copied or self._periodic(line, record, time, text, message)
+            return (copied and not STATS_START.match(text)) or self._periodic(line, record, time, text, message)
         if record.is_free_text or text.startswith(("Added request ", "Finished request ", "Aborted request")):
             return copied or self.requests.take(line, time, record, message.read, self)
         if note_sizes(self, record, line, message.read) or copied:
@@ -211,23 +192,41 @@ class Reader:
             self.count("kv_transfer" if text.startswith("KV") else "spec_decoding")
         return True
 
+    def _usual_stats(self, line: int, time: int | None, numbers: list[Any]) -> None:
+        """Take in a statistics line whose numbers are known already."""
+        prompt, generation, running, waiting, usage, rate, engine, stamp, place = numbers
+        rate = None if rate is None else round(rate / 100, 6)
+        label = "" if engine is None else f"Engine {engine:03d}"
+        counts = (int(running), int(waiting), None, None)
+        shares = (round(usage / 100, 6), None, rate, None, None)
+        self._add_stats(
+            StatsRow(line, time, stamp, place, Stats(engine or 0, label, prompt, generation, *counts, *shares), rate)
+        )
+
     def _stats(self, line: int, record: Record, time: int | None, message: Wrapped) -> bool:
         found = message.read(_complete_stats)
-        start = self.current
         if found is None:
             partial = parse_stats(message.joined()) or parse_stats(record.message)
             if partial is not None:
                 self.truncated.append(StatsRow(line, time, record.stamp, record.place, partial))
             return False
         found = message.better(found, _complete_stats, lambda stats: sum(value is not None for value in stats))
-        if start.stats_place is None:
-            start.stats_place = (record.place, line)
-        if "engine_generation" not in start.said:
-            start.said["engine_generation"] = (found.generation, "inferred", line)
-        start.has_data = True
-        self._give_time(time)
-        self.stats.append(StatsRow(line, time, record.stamp, record.place, found, found.prefix_hit_rate))
+        self._add_stats(StatsRow(line, time, record.stamp, record.place, found, found.prefix_hit_rate))
         return True
+
+    def _add_stats(self, row: StatsRow) -> None:
+        for before in self.stats[-_NEAR_STATS:]:
+            if row.line - before.line <= _COPY_LINES and (before.stats, before.stamp) == (row.stats, row.stamp):
+                self.accounting.duplicates += 1
+                return
+        start = self.current
+        if start.stats_place is None:
+            start.stats_place = (row.place, row.line)
+        if "engine_generation" not in start.said:
+            start.said["engine_generation"] = (row.stats.generation, "inferred", row.line)
+        start.has_data = True
+        self._give_time(row.time)
+        self.stats.append(row)
 
     def _give_time(self, time: int | None) -> None:
         """A statistics line that lost its head was printed before this one."""

@@ -17,6 +17,9 @@ HEAD: Final = rf"(?:{LEVELS}) {_STAMP} {_PLACE}(?:[ \r]|$)"
 RECORD: Final = rf"""^[^'"]*?{HEAD}"""
 """A line that holds a record."""
 
+FIRST_RECORD: Final = rf"""^(?:\[[^\]'"]*\] )?[^\]'"]*?{HEAD}"""
+"""A line that holds a record, matched at the first one: nothing before it ends like a head."""
+
 GLUED: Final = rf"{_PLACE} .*{HEAD}"
 """A record whose message is followed by another record on the same line."""
 
@@ -41,7 +44,7 @@ FREE_TEXT: Final = ("Received request ", " details: prompt", "Generated response
 _HEAD = re.compile(rf"({LEVELS}) ({_STAMP}) \[?([0-9A-Za-z_./-]+):([0-9]+)\](?:[ \r]|$)")
 _FREE_TEXT = re.compile("|".join(map(re.escape, FREE_TEXT)))
 _PROCESS = re.compile(r"\(([A-Za-z_]\w*(?: [A-Za-z]+\d*| rank=\d+)*) pid=(\d+)[^)]*\)")
-_RANK = re.compile(r"(?:EngineCore|ApiServer|APIServer)_(?:DP)?(\d+)$")
+_RANK = re.compile(r"(?:EngineCore|ApiServer|APIServer)_(?:DP)?(\d{1,9})$")
 _REPEATED = re.compile(r" \[repeated \d+x across cluster\][^\[\]]*$")
 
 

@@ -1,6 +1,7 @@
 """The requests of a log, joined by id over their lines."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -82,11 +83,12 @@ class Requests:
         if received.token_ids is not None:
             self._fill_prompt(request, received.token_ids, reader.current.max_log_len)
 
-    def _fill_prompt(self, request: Request, token_ids: list[str], max_log_len: int | None) -> None:
+    def _fill_prompt(self, request: Request, token_ids: str, max_log_len: int | None) -> None:
         request.block_hashes = chain_printed_tokens(token_ids, self.block_size, self.hash_key)
         # --max-log-len cuts the printed ids, so that there may be more.
-        if max_log_len is None or len(token_ids) < max_log_len:
-            request.num_prompt_tokens = len(token_ids)
+        count = token_ids.count(",") + 1 if token_ids else 0
+        if max_log_len is None or count < max_log_len:
+            request.num_prompt_tokens = count
 
     def _add(self, line: int, time: int | None, internal_id: str) -> None:
         self.num_added += 1
@@ -117,12 +119,12 @@ def _is_whole(message: str) -> bool:
     return "(streaming delta)" in message[:200] or message.startswith("Request ") or " output: " in message
 
 
-def chain_printed_tokens(token_ids: list[str], block_size: int, key: bytes) -> list[int]:
-    """The same as ``hashing.chain_tokens`` of the numbers, without making numbers of what is printed."""
+def chain_printed_tokens(token_ids: str, block_size: int, key: bytes) -> list[int]:
+    """The same as ``hashing.chain_tokens`` of the numbers in ``1, 2, 3``, without making numbers of them."""
     chained: list[int] = []
     parent = b""
-    for end in range(block_size, len(token_ids) + 1, block_size):
-        block = ",".join(token_ids[end - block_size : end]).encode()
-        parent = hashlib.blake2b(parent + b"|" + block, digest_size=8, key=key).digest()
+    blocks = re.findall(rb"(?:[0-9]+,){%d}" % block_size, token_ids.replace(" ", "").encode() + b",")
+    for block in blocks:
+        parent = hashlib.blake2b(parent + b"|" + block[:-1], digest_size=8, key=key).digest()
         chained.append(int.from_bytes(parent, "big"))
     return chained

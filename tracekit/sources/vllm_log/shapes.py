@@ -3,13 +3,13 @@
 import re
 from typing import Final, NamedTuple
 
-STATS_START: Final = re.compile(r"(?:Engine (\d+): |(\d+) Engines Aggregated: )?Avg prompt throughput: ")
+STATS_START: Final = re.compile(r"(?:Engine (\d{1,9}): |(\d+) Engines Aggregated: )?Avg prompt throughput: ")
 _HEADLESS: Final = re.compile(r"^[ a-zA-Z:]*?(?:throughput|eneration throughput): [\d.]+")
-_PART: Final = re.compile(r"([A-Za-z][A-Za-z .]*?): ([\d.]+)( tokens/s| reqs|%)\.?$")
+_PART: Final = re.compile(r"([A-Za-z][A-Za-z .]*?): ([\d.]{1,16})( tokens/s| reqs|%)\.?$")
 
 ITERATION: Final = (
-    r"Iteration\(([0-9]+)\): ([0-9]+) context requests, ([0-9]+) context tokens, ([0-9]+) generation requests, "
-    r"([0-9]+) generation tokens, iteration elapsed time: ([0-9]+\.?[0-9]*) ms"
+    r"Iteration\(([0-9]{1,15})\): ([0-9]{1,15}) context requests, ([0-9]{1,15}) context tokens, ([0-9]{1,15}) generation requests, "
+    r"([0-9]{1,15}) generation tokens, iteration elapsed time: ([0-9]{1,9}\.?[0-9]{0,9}) ms"
     r"( \(dummy\))?(?:, [A-Za-z+ ]+ KV cache usage: ([0-9]+\.?[0-9]*)%)?(?:, encoder inputs: [0-9]+)?"
     r"(?:, encoder output embeddings: [0-9]+)?\s*$"
 )
@@ -24,10 +24,20 @@ ITERATION_WORDS: Final = {
 }
 """Which of the words behind ``Iteration(I): `` are what, the index being word 0."""
 
-ITERATION_START: Final = re.compile(r"(?:Engine (\d+): )?(?=Iteration\()")
+USUAL_STATS: Final = (
+    r"(?:Engine [0-9]{1,9}: )?Avg prompt throughput: [0-9]{1,15}\.[0-9]{1,9} tokens/s, Avg generation throughput: [0-9]{1,15}\.[0-9]{1,9} tokens/s, "
+    r"Running: [0-9]{1,15} reqs, Waiting: [0-9]{1,15} reqs, GPU KV cache usage: [0-9]{1,15}\.[0-9]{1,9}%"
+    r"(?:, Prefix cache hit rate: [0-9]{1,15}\.[0-9]{1,9}%)?\s*$"
+)
+"""The statistics line that most versions print, without optional parts."""
+
+STATS_WORDS: Final = {"prompt": 0, "generation": 5, "running": 8, "waiting": 11, "usage": 17, "hit_rate": 22}
+"""Which of the words behind ``Avg prompt throughput: `` are what."""
+
+ITERATION_START: Final = re.compile(r"(?:Engine (\d{1,9}): )?(?=Iteration\()")
 PREEMPTION: Final = re.compile(
     r"Sequence group (\S+) is preempted by PreemptionMode\.(RECOMPUTE|SWAP) mode .*"
-    r"(?:total_num_cumulative_preemption|total_cumulative_preemption_cnt)=(\d+)"
+    r"(?:total_num_cumulative_preemption|total_cumulative_preemption_cnt)=(\d{1,15})"
 )
 
 PERIODIC: Final = re.compile(
@@ -86,29 +96,7 @@ def parse_headless_stats(text: str) -> Stats | None:
     return found if found.generation_tps is not None else None
 
 
-_USUAL = re.compile(
-    r"Avg prompt throughput: (\d+\.\d+) tokens/s, Avg generation throughput: (\d+\.\d+) tokens/s, Running: (\d+) reqs, "
-    r"Waiting: (\d+) reqs, GPU KV cache usage: (\d+\.\d+)%(?:, Prefix cache hit rate: (\d+\.\d+)%)?\s*$"
-)
-
-
 def _stats(text: str, engine: int | None, label: str) -> Stats:
-    if usual := _USUAL.match(text):
-        prompt, generation, running, waiting, usage, hit = usual.groups()
-        rate = None if hit is None else round(float(hit) / 100, 6)
-        counts = (int(running), int(waiting), None, None)
-        return Stats(
-            engine,
-            label,
-            float(prompt),
-            float(generation),
-            *counts,
-            round(float(usage) / 100, 6),
-            None,
-            rate,
-            None,
-            None,
-        )
     values: dict[str, float] = {}
     for part in text.rstrip().split(", "):
         found = _PART.match(part)

@@ -1,5 +1,6 @@
 """What single records say about the configuration, and what loud records say about the engine."""
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,8 @@ _DEATHS: Final = (
 )
 _STALL: Final = "No available shared memory broadcast block found"
 _WRAPPED_SIZES: Final = 2
-_SIZE_WORDS: Final = ("KV cache", "blocks", " took ", "Maximum concurrency")
+_SIZE_WORDS: Final = re.compile("KV cache|blocks| took |Maximum concurrency")
+_SIZE_COLUMNS: Final = 200
 
 
 def note_sizes(reader: "Reader", record: Record, line: int, read: _Read) -> bool:
@@ -57,7 +59,7 @@ def note_sizes(reader: "Reader", record: Record, line: int, read: _Read) -> bool
 
 def _sizes(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if not any(word in text for word in _SIZE_WORDS):
+    if not _SIZE_WORDS.search(text, 0, _SIZE_COLUMNS):
         return found
     if match := startup.KV_SIZE.match(text):
         found["kv_cache_tokens"] = int(match[1].replace(",", ""))

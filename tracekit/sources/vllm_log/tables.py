@@ -8,8 +8,8 @@ import polars as pl
 from tracekit.schema.parquet import polars_schema
 from tracekit.schema.tables import ENGINE_STATS, EVENTS, REQUESTS
 from tracekit.sources.vllm_log.clock import Calendar
-from tracekit.sources.vllm_log.reader import Event, StatsRow
 from tracekit.sources.vllm_log.requests import Request
+from tracekit.sources.vllm_log.rows import Event, StatsRow
 from tracekit.sources.vllm_log.starts import WhereOf
 
 SECOND: Final = 1_000_000_000

@@ -19,16 +19,18 @@ class Lines:
 
     block: Block
     line: int
+    followed: bool
     is_crlf_file: bool
 
     def following(self) -> list[str]:
         """The lines that follow and are no records: a wrapped record's continuation, or foreign output."""
+        if not self.followed:
+            return []
         found = []
         for position in range(self.line + 1, min(self.line + 1 + _MAX_WRAPPED, self.block.text.len())):
-            text = self.block.text[position]
-            if self.block.is_record[position] or "INFO:  " in text:
+            if self.block.is_own[position]:
                 break
-            found.append(text)
+            found.append(self.block.text[position])
         return found
 
     def is_continuation(self, record: Record) -> bool:
