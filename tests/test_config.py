@@ -37,7 +37,13 @@ def test_a_model_path_keeps_no_home() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "version"), [("0.8.5.post1", (0, 8, 5)), ("v0.11.2+cu124", (0, 11, 2)), ("0.33", (0, 33, 0))]
+    ("text", "version"),
+    [
+        ("0.8.5.post1", (0, 8, 5)),
+        ("v0.11.2+cu124", (0, 11, 2)),
+        ("0.33", (0, 33, 0)),
+        ("0.1.dev15917+g0a6396b45", (0, 33, 0)),
+    ],
 )
 def test_versions(text: str, version: tuple[int, int, int]) -> None:
     assert parse_version(text) == version

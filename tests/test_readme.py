@@ -37,7 +37,9 @@ def test_every_command_is_in_the_readme_or_its_help() -> None:
     assert shown >= set(_COMMANDS)
 
 
-def test_the_incident_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_incident_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     block = next(block for block in blocks("sh") if block.startswith("cd sample_traces"))
     folder = shlex.split(block.splitlines()[0])[1]
     shutil.copytree(ROOT / folder, tmp_path / "storm", ignore=shutil.ignore_patterns("run"))

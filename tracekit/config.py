@@ -65,7 +65,9 @@ SETTINGS: Final = {
         Setting("enable_chunked_prefill", bool, "split long prompts over steps"),
         Setting("enable_prefix_caching", bool, "reuse KV blocks of equal prefixes"),
         Setting("scheduling_policy", str, "fcfs or priority"),
-        Setting("async_scheduling", bool, "decide the next step while the device runs (V0: process output while it runs)"),
+        Setting(
+            "async_scheduling", bool, "decide the next step while the device runs (V0: process output while it runs)"
+        ),
         Setting("scheduler_reserve_full_isl", bool, "admit only if the whole prompt would fit now (0.19 and later)"),
         Setting("watermark", float, "share of the blocks kept free at admission (V1: 0.24 and later)", 0),
         Setting("prefill_schedule_interval", int, "steps between prefills while decodes run (0.24 and later)", 1),
@@ -171,8 +173,11 @@ def model_name(text: str) -> str:
 def parse_version(text: str) -> VersionNumber:
     """Read the release number at the start of a version string, e.g. (0, 8, 5) of ``v0.8.5.post1+cu124``.
 
-    Raises ``ConfigError`` when there is none.
+    A build from a checkout without tags calls itself ``0.1.devN`` or ``dev``: it counts as the newest release. Raises
+    ``ConfigError`` when there is no number.
     """
+    if re.match(r"v?(0\.1\.)?dev", text.strip()):
+        return parse_version(NEWEST_VERSION)
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text.strip())
     if match is None:
         msg = "vllm_version: expected a version such as 0.33.0"

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tracekit.config import EngineConfig
+from tracekit.errors import ConfigError
 from tracekit.model.request import Request
 from tracekit.model.rules import rules_for
 from tracekit.model.scheduler import Scheduler
@@ -55,15 +58,15 @@ def test_max_model_len_bounds_a_request_without_max_tokens() -> None:
 
 
 def test_the_last_admitted_request_is_preempted_and_nobody_is_admitted_in_that_step() -> None:
-    first, second = Request("a", 60, 60, 60), Request("b", 40, 60, 60)
-    scheduler = scheduler_with(first, second, num_gpu_blocks=9, scheduler_reserve_full_isl=False)
+    first, second = Request("a", 60, 60, 60), Request("b", 33, 60, 60)
+    scheduler = scheduler_with(first, second, num_gpu_blocks=8, scheduler_reserve_full_isl=False)
     plan = scheduler.schedule()
     while not plan.preemptions:
         scheduler.update(plan)
         plan = scheduler.schedule()
     preemption = plan.preemptions[0]
     assert (preemption.victim, preemption.needed_by) == (second, first)
-    assert (preemption.num_computed_tokens, preemption.num_blocks) == (60, 4)
+    assert (preemption.num_computed_tokens, preemption.num_blocks) == (36, 3)
     assert (plan.bound_by, plan.admitted, plan.resumed) == ("preempted", [], [])
     assert next(iter(scheduler.waiting)) is second
 
@@ -166,3 +169,26 @@ def test_priority_evicts_the_least_important_and_gives_its_tokens_back() -> None
         plan = scheduler.schedule()
     assert plan.preemptions[0].victim is minor
     assert "a" not in plan.scheduled
+
+
+def test_0_11_2_forgets_the_threshold_when_chunking_and_caching_are_off() -> None:
+    limits = {"enable_chunked_prefill": False, "enable_prefix_caching": False, "max_num_batched_tokens": 128}
+    cleared = scheduler_with(
+        Request("a", 40, 5, 5), Request("b", 40, 5, 5), version="0.11.2", long_prefill_token_threshold=16, **limits
+    )
+    assert cleared.schedule().scheduled == {"a": 40, "b": 40}
+    kept = scheduler_with(
+        Request("a", 40, 5, 5), Request("b", 40, 5, 5), version="0.12.0", long_prefill_token_threshold=16, **limits
+    )
+    assert kept.schedule().scheduled == {"a": 16, "b": 16}
+
+
+def test_a_reset_can_throw_running_requests_out_from_0_12_on() -> None:
+    request = Request("a", 40, 5, 5)
+    scheduler = scheduler_with(request)
+    run(scheduler, 2)
+    assert scheduler.reset_prefix_cache() == (False, [])
+    assert scheduler.reset_prefix_cache(preempt_running=True) == (True, [request])
+    assert scheduler.schedule().cached == {"a": 0}
+    with pytest.raises(ConfigError, match=r"0\.12\.0"):
+        scheduler_with(version="0.11.2").reset_prefix_cache(preempt_running=True)

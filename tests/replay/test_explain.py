@@ -22,7 +22,7 @@ def test_a_story_tells_waiting_admission_preemption_and_end(simulated: Run) -> N
     story = explain_request(simulated, "second")
     told = [moment.text for moment in story.moments]
     assert told[0] == "arrives: 60 prompt tokens, up to 100 output"
-    assert any(text.startswith("waited 0.") or text.startswith("admitted with 0 cached") for text in told)
+    assert any(text.startswith(("waited 0.", "admitted with 0 cached")) for text in told)
     preempted = simulated.preemptions.filter(request_id="second")
     assert sum(text.startswith("preempted: ") for text in told) == preempted.height > 0
     lost = int(preempted["num_computed_tokens"][0])

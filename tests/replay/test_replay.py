@@ -124,6 +124,18 @@ def test_rate_compresses_arrivals() -> None:
     assert run.requests["arrival_ns"].to_list() == [100 * MS, 200 * MS]
 
 
+def test_sessions_keep_their_think_times_when_arrivals_are_compressed() -> None:
+    rows = [one(arrival_ms=0), one(arrival_ms=100), one(arrival_ms=140, parent_request_id="r1")]
+    run = replay(trace(rows), step_time=step_time(10), rate=2.0)
+    assert run.requests["arrival_ns"].to_list() == [0, 50 * MS, 90 * MS]
+
+
+def test_turns_of_a_cycle_are_counted_and_never_sent() -> None:
+    rows = [one(), *({"num_prompt_tokens": 3, "num_output_tokens": 3, "parent_request_id": p} for p in ("r2", "r1"))]
+    run = replay(trace(rows), step_time=step_time(10))
+    assert [s["count"] for s in run.info["skipped"] if "never sent" in s["what"]] == [2]
+
+
 def test_an_aborted_request_is_aborted_at_the_same_distance() -> None:
     rows = [one(output=5, max_tokens=1000, finish_reason="abort", finished_ns=55 * MS)]
     run = replay(trace(rows), step_time=step_time(10))
@@ -265,7 +277,9 @@ def test_nothing_is_lost_and_instants_are_in_order(
 
 def test_v0_admits_prefills_first_and_waits_for_every_step() -> None:
     rows = [one(prompt=60, output=4), one(arrival_ms=12, prompt=60, output=4)]
-    run = replay(trace(rows, vllm_version="0.6.6", enforce_eager=True, max_num_batched_tokens=4096), step_time=step_time(10))
+    run = replay(
+        trace(rows, vllm_version="0.6.6", enforce_eager=True, max_num_batched_tokens=4096), step_time=step_time(10)
+    )
     steps = run.steps
     assert steps["num_scheduled_tokens"].to_list() == [60, 1, 60, 2, 2, 1]
     assert steps["start_ns"].to_list() == [k * 10 * MS for k in range(6)]

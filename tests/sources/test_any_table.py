@@ -332,3 +332,15 @@ def test_damaged_parquet_is_a_clear_error(tmp_path: Path) -> None:
     for data in (whole[:-20], whole.replace("ä".encode(), b"\xff\xff"), whole[:4] + bytes(len(whole) - 8) + whole[-4:]):
         with pytest.raises(InputError, match="cannot be read as Parquet"):
             table(write(tmp_path / "y", data), *USUAL, "request_id=id")
+
+
+def test_a_bare_cr_is_no_line_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", b't,p,o,note\n1,10,5,a\rb\n2,11,5,"q" r\n3,12,5,x\n')
+    assert table(path, *USUAL)["num_prompt_tokens"].to_list() == [10, 11, 12]
+    with pytest.raises(InputError, match="bare CR"):
+        table(write(tmp_path / "y", b"t,p,o\r1,10,5\r"), *USUAL)
+
+
+def test_rows_with_many_fields_too_many_are_unreadable(tmp_path: Path) -> None:
+    observation = read(any_table.SOURCE, write(tmp_path / "x", "t,p,o\n1,2,3,4,5,6\n1,2,3\n1,2,3,4\n"), *USUAL)
+    assert observation.accounting.unreadable_at == [1, 3]

@@ -68,7 +68,9 @@ def command(
     if query_text is None:
         prompt(named, is_terminal=sys.stdin.isatty())
         return
-    run_query(named, query_text, parameters=_parameters(parameters), output_format=output_format, output=output, force=force)
+    run_query(
+        named, query_text, parameters=_parameters(parameters), output_format=output_format, output=output, force=force
+    )
     if output is not None and not quiet:
         say(f"wrote {output}")
 

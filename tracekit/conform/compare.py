@@ -70,6 +70,7 @@ def _compare(case: Case) -> list[CaseResult]:
 
 
 def _first_difference(recorded: list[Row], simulated: list[Row]) -> Difference | None:
+    """The first step whose rows differ, or at which one side has ended; None when all agree."""
     for step, row in enumerate(recorded):
         if step >= len(simulated):
             return Difference(step, (), row, None, ())

@@ -59,7 +59,7 @@ def block_hashes(workload: Sequence[Row], block_size: int) -> dict[str, list[int
 
 def _request(row: Row, hashes: Sequence[int], order: int) -> Request:
     """The request of a row; ``order`` is its position in arrival order, which breaks ties of priority."""
-    max_tokens: int = row.get("max_tokens", row["output_len"])
+    max_tokens = int(row["max_tokens"] if "max_tokens" in row else row["output_len"])
     stop_at: int | None = row.get("stop_at")
     prompt = row.get("prompt_token_ids")
     return Request(

@@ -12,6 +12,8 @@ def long_prefill_threshold(config: EngineConfig, rules: Rules, num_requests: int
     threshold = config.long_prefill_token_threshold
     if not threshold or not rules.has_long_prefill_threshold:
         return None
+    if rules.unchunked_clears_threshold and not (config.enable_chunked_prefill or config.enable_prefix_caching):
+        return None
     if rules.threshold_spares_lone_request:
         if num_requests <= 1:
             return None

@@ -61,6 +61,8 @@ class Rules:
     """0.8.3: V1 heeds ``long_prefill_token_threshold``."""
     threshold_spares_lone_request: bool = True
     """0.31.0: the threshold does not apply when there is only one request; it can be adaptive."""
+    unchunked_clears_threshold: bool = False
+    """0.11.1 and 0.11.2: with chunked prefill and prefix caching both off the threshold is set to 0 at start-up."""
     foresees_max_tokens: bool = True
     """0.11.1: asynchronous scheduling plans no decode past ``max_tokens``."""
 
@@ -87,7 +89,7 @@ class Rules:
     """0.24.0: freed blocks without a hash go to the front of the free queue."""
     usage_counts_null_block: bool = False
     """Up to 0.10.1 the null block counts in ``kv_cache_usage``."""
-    drops_outputs_at_reset: bool = True
+    has_running_reset: bool = True
     """0.12.0: ``reset_prefix_cache`` can preempt the running requests; their outputs in flight are dropped."""
 
     # V0
@@ -123,8 +125,9 @@ _V1_CHANGES: Final[tuple[tuple[VersionNumber, dict[str, object]], ...]] = (
                   "steps_back_for_idle_victim": False}),
     ((0, 24, 0), {"unhashed_blocks_first": False, "has_watermark": False}),
     ((0, 19, 0), {"full_prompt_gate": False}),
-    ((0, 12, 0), {"unchunked_over_budget": "skip", "equal_arrivals_crash": True, "drops_outputs_at_reset": False}),
-    ((0, 11, 1), {"scheduled_victim": "keep", "foresees_max_tokens": False}),
+    ((0, 12, 0), {"unchunked_over_budget": "skip", "equal_arrivals_crash": True, "has_running_reset": False,
+                  "unchunked_clears_threshold": True}),
+    ((0, 11, 1), {"scheduled_victim": "keep", "foresees_max_tokens": False, "unchunked_clears_threshold": False}),
     ((0, 10, 2), {"scheduled_victim": "crash", "usage_counts_null_block": True}),
     ((0, 9, 2), {"has_priority": False, "unchunked_over_budget": "chunk"}),
     ((0, 8, 5), {"num_preallocated_tokens": 64}),

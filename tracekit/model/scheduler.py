@@ -11,6 +11,7 @@ step k - 1. Invariants: ``tracekit.model.invariants``.
 from collections import deque
 
 from tracekit.config import EngineConfig
+from tracekit.errors import ConfigError
 from tracekit.model.block_pool import BlockPool
 from tracekit.model.kv_cache import KVCacheManager
 from tracekit.model.plan import Preemption, StepOutput, StepPlan
@@ -143,8 +144,11 @@ class Scheduler:
         """Forget all cached content (``reset_prefix_cache``); the running requests can be thrown out for it.
 
         Their outputs in flight are dropped, since they may run again at once. Returns whether the cache was reset
-        (False: blocks are in use) and who was thrown out.
+        (False: blocks are in use) and who was thrown out. Raises ``ConfigError`` where the version cannot throw out.
         """
+        if preempt_running and not self.rules.has_running_reset:
+            msg = "reset_prefix_cache cannot preempt running requests before vLLM 0.12.0"
+            raise ConfigError(msg)
         victims: list[Request] = []
         while preempt_running and self.running:
             victim = self.running.pop()

@@ -97,6 +97,8 @@ class SchedulerV0:
                 continue
             output.sampled.append(request)
             if request.num_tokens >= request.stop_length:
+                if request.status is RequestStatus.PREEMPTED:  # by priority, which does not look at outputs in flight
+                    self.waiting.remove(request)
                 self._finish(request, request.stop_reason(self.max_length))
                 output.finished.append(request)
         if not self.config.async_scheduling:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tracekit.config import EngineConfig
-from tracekit.model.request import Request
 from tracekit.model.plan import StepPlan
+from tracekit.model.request import Request
 from tracekit.model.schedulers import AnyScheduler
 from tracekit.replay.record import NUM_FINISHED, NUM_PREEMPTED, Outcome, Recording
 from tracekit.replay.sampler import Sampler

@@ -6,8 +6,8 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.model.request import Request
 from tracekit.model.plan import StepPlan
+from tracekit.model.request import Request
 from tracekit.replay.workload import Arrival
 from tracekit.schema.parquet import empty, polars_schema
 from tracekit.schema.tables import DISTRIBUTIONS, ENGINE_STATS, PREEMPTIONS, REQUESTS, STEPS

@@ -14,7 +14,7 @@ from tracekit.replay.clients import ArrivalMode, Clients
 from tracekit.replay.loop import Observer
 from tracekit.replay.settings import Settled, settle
 from tracekit.replay.simulate import Simulation
-from tracekit.replay.workload import Workload, workload_of
+from tracekit.replay.workload import Workload, compressed, workload_of
 from tracekit.run import Run
 from tracekit.step_time.parameters import StepTime
 
@@ -50,7 +50,7 @@ def prepare(
         msg = "--max-concurrency must be at least 1" if 0 < rate <= _MAX_RATE else "--rate must be above 0"
         raise ConfigError(msg)
     settled = settle(trace, settings, step_time, rules)
-    workload = workload_of(trace.requests, settled.resolved.engine, settled.hash_block_size, rate)
+    workload = workload_of(compressed(trace.requests, rate), settled.resolved.engine, settled.hash_block_size)
     simulation = Simulation(
         settled.resolved.engine,
         settled.rules,
@@ -90,6 +90,9 @@ def replay(
     except EngineCrashError as crash:
         notes.append(f"the replay ends where the recorded version dies: {crash}")
     recording = simulation.recording
+    left_out = prepared.workload.left_out + simulation.clients.left_out
+    if simulation.clients.num_never_sent:
+        left_out["its earlier turn never ended, so it was never sent"] += simulation.clients.num_never_sent
     unfinished = sum(outcome.finish_reason == "unfinished" for outcome in recording.outcomes)
     if unfinished:
         notes.append(f"{unfinished:,} requests were never finished")
@@ -104,7 +107,7 @@ def replay(
         },
         "prefix_cache": _prefix_cache(simulation),
         "step_time": settled.step_time.to_dict(),
-        "skipped": _skipped(prepared.workload.left_out + simulation.clients.left_out, simulation.refused),
+        "skipped": _skipped(left_out, simulation.refused),
         "limits": [{"key": limit.key, "status": limit.status, "what": limit.text} for limit in settled.limits],
         "notes": notes,
     }

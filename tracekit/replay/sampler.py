@@ -119,7 +119,7 @@ class Sampler:
                     "num_running_reqs": running,
                     "num_waiting_reqs": waiting,
                     "num_swapped_reqs": self._num_swapped,
-                "kv_cache_usage": usage,
+                    "kv_cache_usage": usage,
                     "prefix_hit_rate": self._hits.rate,
                     "num_preemptions": self._num_preemptions,
                     "source": "replay",

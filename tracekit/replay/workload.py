@@ -44,16 +44,44 @@ class Workload:
     notes: list[str] = field(default_factory=list)
 
 
-def workload_of(
-    requests: pl.DataFrame, engine: EngineConfig, hash_block_size: int | None, rate: float = 1.0
-) -> Workload:
+def compressed(requests: pl.DataFrame, rate: float) -> pl.DataFrame:
+    """The requests with their arrivals compressed towards the first by ``rate``; sessions keep their think times.
+
+    A later turn keeps its distance from the first turn of its session, and every request its own distance from arrival
+    to end.
+    """
+    first = requests["arrival_ns"].min()
+    if rate == 1 or not isinstance(first, int):
+        return requests
+    arrival = pl.col("arrival_ns")
+    shift = (first + ((arrival - first) / rate).round().cast(pl.Int64)) - arrival
+    shifts = requests.select("request_id", "parent_request_id", shift.alias("shift"))
+    by_id = dict(zip(shifts["request_id"], shifts["shift"], strict=True))
+    parents = {child: parent for child, parent, _ in shifts.rows() if parent in by_id}
+    if parents:
+        moved = [by_id[_first_turn(name, parents)] for name in shifts["request_id"]]
+        shifts = shifts.with_columns(shift=pl.Series(moved, dtype=pl.Int64))
+    return requests.with_columns(
+        arrival_ns=arrival + shifts["shift"], finished_ns=pl.col("finished_ns") + shifts["shift"]
+    )
+
+
+def _first_turn(request_id: str, parents: Mapping[str, str]) -> str:
+    seen = {request_id}
+    while (parent := parents.get(request_id)) is not None and parent not in seen:
+        request_id = parent
+        seen.add(parent)
+    return request_id
+
+
+def workload_of(requests: pl.DataFrame, engine: EngineConfig, hash_block_size: int | None) -> Workload:
     """Turn a requests table into arrivals.
 
     ``hash_block_size``: tokens an entry of ``block_hashes`` stands for (null: the engine's block size); where it does
-    not fit the engine's block size the hashes are dropped, with a note. ``rate`` above 1 compresses the recorded
-    arrivals towards the first. Where neither ``max_tokens`` nor a stop is recorded, the output is taken to end at its
-    limit, which the scheduler foresees (benchmarks ignore EOS). Left out and counted: rows that never entered the engine (rejected), rows without
-    lengths, rows without an arrival or a parent to follow.
+    not fit the engine's block size the hashes are dropped, with a note. Where neither ``max_tokens`` nor a stop is
+    recorded, the output is taken to end at its limit, which the scheduler foresees (benchmarks ignore EOS). Left out
+    and counted: rows that never entered the engine (rejected), rows without lengths, rows without an arrival or a
+    parent to follow.
     """
     workload = Workload([])
     stored = hash_block_size or engine.block_size
@@ -68,7 +96,6 @@ def workload_of(
         )
         use_hashes = False
     ordered = requests.select(_COLUMNS).with_row_index("row").sort("arrival_ns", "request_id", nulls_last=True)
-    first = ordered["arrival_ns"].min()
     num_empty = requests.filter(num_output_tokens=0).height
     if num_empty:
         workload.notes.append(f"{num_empty:,} requests of output length 0 get the one token that every prefill yields")
@@ -86,9 +113,7 @@ def workload_of(
         hashes = (
             resize_chain(row["block_hashes"], stored, engine.block_size) if use_hashes and row["block_hashes"] else []
         )
-        workload.arrivals.append(
-            _arrival(row, hashes, first if isinstance(first, int) else 0, rate, engine.max_model_len)
-        )
+        workload.arrivals.append(_arrival(row, hashes, engine.max_model_len))
     if use_hashes:
         _name_generated_blocks(workload.arrivals, engine.block_size)
     return workload
@@ -106,7 +131,7 @@ def _why_left_out(row: Mapping[str, Any], known_ids: set[str]) -> str | None:
     return None
 
 
-def _arrival(row: Mapping[str, Any], hashes: list[int], first_ns: int, rate: float, max_model_len: int) -> Arrival:
+def _arrival(row: Mapping[str, Any], hashes: list[int], max_model_len: int) -> Arrival:
     arrival = row["arrival_ns"]
     aborted = row["finish_reason"] == "abort" and row["finished_ns"] is not None and arrival is not None
     output = row["num_output_tokens"]
@@ -117,7 +142,7 @@ def _arrival(row: Mapping[str, Any], hashes: list[int], first_ns: int, rate: flo
         row=row["row"],
         request_id=row["request_id"],
         engine=row["engine"],
-        arrival_ns=None if arrival is None else first_ns + round((arrival - first_ns) / rate) if rate != 1 else arrival,
+        arrival_ns=arrival,
         parent_request_id=row["parent_request_id"],
         think_ns=row["think_ns"],
         num_prompt_tokens=row["num_prompt_tokens"],

@@ -113,7 +113,9 @@ def _counts(run: Run) -> list[str]:
     cache = run.info.get("prefix_cache") or {}
     if cache.get("num_queries"):
         share = cache["num_hits"] / cache["num_queries"]
-        lines.append(f"prefix cache  {cache['num_hits']:,} of {cache['num_queries']:,} queried tokens hit ({share:.1%})")
+        lines.append(
+            f"prefix cache  {cache['num_hits']:,} of {cache['num_queries']:,} queried tokens hit ({share:.1%})"
+        )
     return lines
 
 

@@ -92,6 +92,9 @@ def csv_batches(
                 msg = f"{path}: its header differs from the first file's"
                 raise InputError(msg)
             body = _behind_header(piece)
+            if not body and b"\r" in piece.strip():
+                msg = f"{path}: expected lines that end with LF, found a bare CR; convert the line ends"
+                raise InputError(msg)
             header = False
         if not body:
             continue
@@ -158,6 +161,7 @@ def _parse(body: bytes, columns: Sequence[str], wanted: Sequence[str], delimiter
                 schema=dict.fromkeys(names, pl.String),
                 truncate_ragged_lines=True,
                 missing_columns="insert",
+                extra_columns="ignore",
                 encoding="utf8-lossy",
                 raise_if_empty=False,
             )
@@ -182,7 +186,8 @@ def _tolerant_rows(body: bytes, delimiter: str) -> list[list[str]]:
     """The rows as Python reads them; behind a quote that is never closed every line is a row of its own."""
     csv.field_size_limit(_MAX_ROW_BYTES)
     text = body.decode("utf-8", errors="replace").replace("\0", "")
-    lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
+    # A bare CR would end a row for Python; here it is a blank.
+    lines = [f"{line.removesuffix(chr(13)).replace(chr(13), ' ')}\n" for line in text.removesuffix("\n").split("\n")]
     reader = csv.reader(lines, delimiter=delimiter)
     rows: list[list[str]] = []
     start = end = 0

@@ -28,6 +28,7 @@ _MAX_DOCUMENT: Final = 2 << 30
 _PARQUET_ROWS: Final = 500_000
 _DEPTH: Final = 5
 _LINES_LOOKED_AT: Final = 3
+_DECODER: Final = json.JSONDecoder(parse_float=str)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def parse_json(line: bytes) -> Any:  # noqa: ANN401 - JSON
 
 def _parse(line: bytes) -> Any:  # noqa: ANN401 - JSON
     try:
-        return json.loads(line.removeprefix(b"\xef\xbb\xbf").strip(b"\0 \t\r\n"), parse_float=str)
+        return _DECODER.decode(line.removeprefix(b"\xef\xbb\xbf").strip(b"\0 \t\r\n").decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):
         return None
 
@@ -186,6 +187,8 @@ def _nested(row: Any, path: Sequence[str]) -> Any:  # noqa: ANN401 - JSON
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - JSON
+    if type(value) is int:
+        return str(value)
     # An object is never carried on: it may hold a prompt. That it was there is all a reader needs to know.
     return "{...}" if isinstance(value, dict) else json.dumps(value)
 
@@ -257,9 +260,10 @@ def _parquet_batches(path: Path, wanted: Sequence[str], accounting: Accounting, 
     done = 0
     try:
         for batch in file.iter_batches(_PARQUET_ROWS, columns=sorted({_top(name, top) for name in wanted})):
-            # polars takes text on trust: damaged bytes would stop it hard.
+            # polars takes text and metadata on trust: damaged bytes would stop it hard.
             batch.validate(full=True)
-            frame = pl.DataFrame(pl.from_arrow(batch)).select(expressions)
+            plain = pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)
+            frame = pl.DataFrame(pl.from_arrow(plain)).select(expressions)
             yield frame.with_row_index(ROW, offset=accounting.read + 1).with_columns(pl.col(ROW).cast(pl.Int64))
             accounting.read += frame.height
             done += frame.height

@@ -1,1 +1,0 @@
-from tracekit.hashing import *  # noqa
