@@ -264,7 +264,12 @@ def _trace_requests(frame: pl.DataFrame, where: str) -> pl.DataFrame:
         if not frame["arrival_s"].dtype.is_numeric():
             msg = f"{where}: arrival_s must be a number of seconds, found {str(frame['arrival_s'].dtype).lower()}"
             raise InputError(msg)
-        frame = frame.with_columns(arrival_ns=(pl.col("arrival_s").cast(pl.Float64) * 1e9).round(0).cast(pl.Int64))
+        seconds = frame["arrival_s"].cast(pl.Float64)
+        arrival = (seconds * 1e9).round(0).cast(pl.Int64, strict=False)
+        if arrival.null_count() > seconds.null_count():
+            msg = f"{where}: arrival_s holds a value that is no number of seconds (row {(arrival.is_null() & seconds.is_not_null()).arg_max()})"
+            raise InputError(msg)
+        frame = frame.with_columns(arrival.alias("arrival_ns"))
     if "request_id" not in names or frame["request_id"].null_count() or frame["request_id"].is_duplicated().any():
         renamed = {"request_id": "source_request_id"} if "request_id" in names else {}
         frame = frame.rename(renamed).with_columns(

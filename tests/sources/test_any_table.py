@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.reading import SHARED, USUAL, needs_shared, read, table, write
@@ -45,6 +45,7 @@ def test_a_bad_column_option_says_what_is_wrong(text: str, said: str) -> None:
         parse_column(text)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 9_000_000_000_000_000_000))
 def test_decimal_text_becomes_nanoseconds_exactly(value_ns: int) -> None:
     for unit, digits in (("s", 9), ("ms", 6), ("us", 3), ("ns", 0)):
@@ -53,7 +54,12 @@ def test_decimal_text_becomes_nanoseconds_exactly(value_ns: int) -> None:
 
 
 def test_floats_and_dates_keep_what_they_have() -> None:
-    assert to_ns(pl.Series([1796090943.25, -0.5, float("nan"), 1e300]), "s").to_list() == [1796090943250000000, -500000000, None, None]
+    assert to_ns(pl.Series([1796090943.25, -0.5, float("nan"), 1e300]), "s").to_list() == [
+        1796090943250000000,
+        -500000000,
+        None,
+        None,
+    ]
     when = datetime(2026, 6, 1, 12, 0, 0, 250, tzinfo=UTC)
     assert to_ns(pl.Series([when]), "ns").to_list() == [int(when.timestamp()) * 10**9 + 250_000]
     for text in ("2026-06-01 12:00:00.5", "2026-06-01T12:00:00.5Z", "2026-06-01T14:00:00.500+02:00"):
@@ -131,7 +137,14 @@ def test_parquet_with_structs_and_dates(tmp_path: Path) -> None:
     times = pl.Series([1_780_000_000_000, 1_790_000_000_000]).cast(pl.Datetime("ms"))
     frame = pl.DataFrame({"t": times, "u": [{"p": 1.0, "o": 2}, {"p": 3.0, "o": None}], "h": [[1], [2]]})
     frame.write_parquet(tmp_path / "x")
-    found = read(any_table.SOURCE, tmp_path / "x", "arrival=t", "num_prompt_tokens=u.p", "num_output_tokens=u.o", "block_hashes=h:1")
+    found = read(
+        any_table.SOURCE,
+        tmp_path / "x",
+        "arrival=t",
+        "num_prompt_tokens=u.p",
+        "num_output_tokens=u.o",
+        "block_hashes=h:1",
+    )
     assert found.tables["requests"]["num_prompt_tokens"].to_list() == [1, 3]
     assert found.tables["requests"]["num_output_tokens"].to_list() == [2, None]
     assert found.clock == "unix"
@@ -217,11 +230,18 @@ def test_ids_become_unique_and_equal_arrivals_keep_their_order(tmp_path: Path) -
 
 
 def test_block_hashes_are_chained_at_the_engines_block_size(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", json.dumps({"t": 1, "p": 100, "o": 3, "h": [7, 8]}) + "\n" + json.dumps({"t": 2, "p": 5, "o": 3}) + "\n")
+    path = write(
+        tmp_path / "x",
+        json.dumps({"t": 1, "p": 100, "o": 3, "h": [7, 8]}) + "\n" + json.dumps({"t": 2, "p": 5, "o": 3}) + "\n",
+    )
     observation = read(any_table.SOURCE, path, *USUAL, "block_hashes=h:64", block_size=32)
     assert observation.tables["requests"]["block_hashes"].to_list() == [chain_ids([7, 8], 64, 32, 100), None]
     assert observation.hash_block_size == 32
-    for config, said in (({}, "16 tokens (assumed"), ({"block_size": 32}, "32 tokens (taken"), ({"hash_block_size": 64}, "64 tokens (from")):
+    for config, said in (
+        ({}, "16 tokens (assumed"),
+        ({"block_size": 32}, "32 tokens (taken"),
+        ({"hash_block_size": 64}, "64 tokens (from"),
+    ):
         observation = read(any_table.SOURCE, path, *USUAL, "block_hashes=h", **config)
         assert any(said in note for note in observation.notes)
 
@@ -260,7 +280,10 @@ def test_a_missing_column_offers_the_nearest(tmp_path: Path) -> None:
 
 
 def test_stray_quotes_and_odd_bytes_lose_no_row(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", b't,p,o,note\n1,10,5,5" disk\n2,11,5,\xff\xfe\n3,12,5,"a, b\nc"\n4,13,5,"never closed\n5,14,5,x\n')
+    path = write(
+        tmp_path / "x",
+        b't,p,o,note\n1,10,5,5" disk\n2,11,5,\xff\xfe\n3,12,5,"a, b\nc"\n4,13,5,"never closed\n5,14,5,x\n',
+    )
     observation = read(any_table.SOURCE, path, *USUAL)
     assert observation.accounting.read >= 5
     assert {10, 11, 14} <= set(observation.tables["requests"]["num_prompt_tokens"].to_list())
@@ -342,5 +365,7 @@ def test_a_bare_cr_is_no_line_end(tmp_path: Path) -> None:
 
 
 def test_rows_with_many_fields_too_many_are_unreadable(tmp_path: Path) -> None:
-    observation = read(any_table.SOURCE, write(tmp_path / "x", "t,p,o\n1,2,3,4,5,6\n1,2,3\n1,2,3,4\n"), *USUAL)
+    observation = read(
+        any_table.SOURCE, write(tmp_path / "x", "t,p,o\n1,2,3,4,5,6\n1,2,3\n1,2,3,4\n1,2,3\n1,2,3\n"), *USUAL
+    )
     assert observation.accounting.unreadable_at == [1, 3]

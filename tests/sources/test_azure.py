@@ -21,8 +21,13 @@ def test_seven_decimals_crlf_and_no_last_newline(tmp_path: Path) -> None:
 
 
 def test_images_between_the_columns_do_not_shift_them(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2025-01-01 00:00:00.0000000,3,100,7\n")
-    assert read(azure.SOURCE, path).tables["requests"].select("num_prompt_tokens", "num_output_tokens").row(0) == (100, 7)
+    path = write(
+        tmp_path / "x", "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2025-01-01 00:00:00.0000000,3,100,7\n"
+    )
+    assert read(azure.SOURCE, path).tables["requests"].select("num_prompt_tokens", "num_output_tokens").row(0) == (
+        100,
+        7,
+    )
 
 
 def test_rows_without_a_number_are_counted(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def test_failed_requests_have_no_latencies_and_no_text(tmp_path: Path) -> None:
 
 
 def test_an_all_failed_run_has_arrivals_only(tmp_path: Path) -> None:
-    path = result(tmp_path / "x", output_lens=[0, 0, 0], errors=["e", "e", "e"], ttfts=[0.0, 0.0, 0.0], itls=[[], [], []])
+    path = result(
+        tmp_path / "x", output_lens=[0, 0, 0], errors=["e", "e", "e"], ttfts=[0.0, 0.0, 0.0], itls=[[], [], []]
+    )
     rows = read(bench_serve.SOURCE, path).tables["requests"]
     assert rows["first_token_ns"].null_count() == 3
     assert rows["arrival_ns"].null_count() == 0

@@ -26,7 +26,18 @@ def test_by_content_alone_plain_or_compressed(tmp_path: Path, text: str, name: s
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\n\n", b"\x89PNG\r\n\x1a\n" + bytes(100), b"%PDF-1.4", b"{", b"[", b"hello", b"\0" * 50, b'{"a": 1,\n "b": 2}', b"\xff\xfet\0,\0p\0"],
+    [
+        b"",
+        b"\n\n",
+        b"\x89PNG\r\n\x1a\n" + bytes(100),
+        b"%PDF-1.4",
+        b"{",
+        b"[",
+        b"hello",
+        b"\0" * 50,
+        b'{"a": 1,\n "b": 2}',
+        b"\xff\xfet\0,\0p\0",
+    ],
 )
 def test_garbage_is_nobodys(tmp_path: Path, data: bytes) -> None:
     assert detected(write(tmp_path / "x", data)) in ([], ["table"] if data == b"{" else [])
@@ -44,7 +55,12 @@ def test_random_bytes_and_flipped_files_never_crash_and_never_match_two(tmp_path
 
 @needs_shared
 def test_every_shared_trace_has_at_most_one_source() -> None:
-    expected = {"azure": "azure", "mooncake": "mooncake", "vllm-bench-serve": "bench-serve", "llmservingsim-rtxpro6000-llama8b": "table"}
+    expected = {
+        "azure": "azure",
+        "mooncake": "mooncake",
+        "vllm-bench-serve": "bench-serve",
+        "llmservingsim-rtxpro6000-llama8b": "table",
+    }
     for path in sorted((SHARED / "traces").rglob("*")):
         if path.is_file():
             names = detected(path)

@@ -13,7 +13,15 @@ START = 1_796_090_000
 
 
 def scrape(
-    *, running: int = 1, preemptions: int = 0, prompt: int = 0, fast: int = 0, slow: int = 0, created: float = 1.7e9, engine: str = "0", stamp: str = ""
+    *,
+    running: int = 1,
+    preemptions: int = 0,
+    prompt: int = 0,
+    fast: int = 0,
+    slow: int = 0,
+    created: float = 1.7e9,
+    engine: str = "0",
+    stamp: str = "",
 ) -> str:
     labels = f'engine="{engine}",model_name="m/x"'
     return f"""# HELP python_info Python
@@ -68,7 +76,9 @@ def test_settings_come_from_labels_of_the_same_meaning_only(tmp_path: Path) -> N
 
 
 def test_histograms_are_what_was_counted_between_first_and_last(tmp_path: Path) -> None:
-    found = read(metrics.SOURCE, series(tmp_path, scrape(fast=5, slow=1), scrape(fast=6, slow=2), scrape(fast=9, slow=4)))
+    found = read(
+        metrics.SOURCE, series(tmp_path, scrape(fast=5, slow=1), scrape(fast=6, slow=2), scrape(fast=9, slow=4))
+    )
     rows = found.tables["distributions"].select("metric", "engine", "bucket_low", "bucket_high", "count").rows()
     assert rows == [("ttft_ns", 0, None, 250_000_000.0, 4), ("ttft_ns", 0, 250_000_000.0, None, 3)]
 
@@ -79,13 +89,17 @@ def test_a_single_scrape_tells_all_since_the_engines_start(tmp_path: Path) -> No
     assert any("single scrape" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("later", [{"preemptions": 2, "created": 1.7e9}, {"preemptions": 9, "created": 1.7e9 + 50}], ids=["fewer", "created"])
+@pytest.mark.parametrize(
+    "later", [{"preemptions": 2, "created": 1.7e9}, {"preemptions": 9, "created": 1.7e9 + 50}], ids=["fewer", "created"]
+)
 def test_counters_grow_over_a_restart(tmp_path: Path, later: dict[str, float]) -> None:
     texts = [scrape(preemptions=5, fast=2), scrape(preemptions=8, fast=6), scrape(fast=3, **later)]  # type: ignore[arg-type]
     found = read(metrics.SOURCE, series(tmp_path, *texts))
     assert found.tables["engine_stats"]["num_preemptions"].to_list() == [5, 8, 8 + later["preemptions"]]
     assert found.tables["distributions"]["count"].sum() == (6 - 2) + 3
-    assert found.tables["events"].select("kind", "engine", "file").rows() == [("restart", 0, f"002_{START + 20}.250.prom")]
+    assert found.tables["events"].select("kind", "engine", "file").rows() == [
+        ("restart", 0, f"002_{START + 20}.250.prom")
+    ]
     assert any("restarted" in note for note in found.notes)
 
 
@@ -98,8 +112,13 @@ def test_engines_stay_apart(tmp_path: Path) -> None:
 
 def test_one_file_may_hold_several_scrapes_with_timestamps(tmp_path: Path) -> None:
     stamps = (f" {START}123", f" {START + 5}123")
-    found = read(metrics.SOURCE, write(tmp_path / "m", "".join(scrape(running=i, stamp=stamp) for i, stamp in enumerate(stamps))))
-    assert found.tables["engine_stats"]["time_ns"].to_list() == [START * 10**9 + 123_000_000, (START + 5) * 10**9 + 123_000_000]
+    found = read(
+        metrics.SOURCE, write(tmp_path / "m", "".join(scrape(running=i, stamp=stamp) for i, stamp in enumerate(stamps)))
+    )
+    assert found.tables["engine_stats"]["time_ns"].to_list() == [
+        START * 10**9 + 123_000_000,
+        (START + 5) * 10**9 + 123_000_000,
+    ]
     with pytest.raises(InputError, match="several scrapes without timestamps"):
         read(metrics.SOURCE, write(tmp_path / "n", scrape() + scrape(running=2)))
 
@@ -116,7 +135,12 @@ def test_v0_names_and_its_value_for_no_cache(tmp_path: Path) -> None:
     text = 'vllm:num_requests_running{model_name="m"} 3.0\nvllm:num_requests_swapped{model_name="m"} 2.0\n'
     text += 'vllm:gpu_cache_usage_perc{model_name="m"} 0.25\nvllm:gpu_prefix_cache_hit_rate{model_name="m"} -1.0\n'
     row = read(metrics.SOURCE, write(tmp_path / "m", text)).tables["engine_stats"].row(0, named=True)
-    assert (row["engine"], row["num_running_reqs"], row["num_swapped_reqs"], row["kv_cache_usage"]) == (None, 3, 2, 0.25)
+    assert (row["engine"], row["num_running_reqs"], row["num_swapped_reqs"], row["kv_cache_usage"]) == (
+        None,
+        3,
+        2,
+        0.25,
+    )
     assert row["prefix_hit_rate"] is None
     assert row["num_preemptions"] is None
 
@@ -151,7 +175,15 @@ def test_times_in_names() -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize(("case", "preemptions", "finished"), [("0.33.0/storm_a", 335, 1168), ("0.11.2/storm_a", 341, 1174), ("0.8.5.post1/default", 77, 265), ("0.6.6.post1/swap", 66, 265)])
+@pytest.mark.parametrize(
+    ("case", "preemptions", "finished"),
+    [
+        ("0.33.0/storm_a", 335, 1168),
+        ("0.11.2/storm_a", 341, 1174),
+        ("0.8.5.post1/default", 77, 265),
+        ("0.6.6.post1/swap", 66, 265),
+    ],
+)
 def test_recorded_servers_of_four_versions(case: str, preemptions: int, finished: int) -> None:
     path = SHARED / "engine-runs" / case / "metrics"
     found = read(metrics.SOURCE, path)
@@ -161,7 +193,15 @@ def test_recorded_servers_of_four_versions(case: str, preemptions: int, finished
     counts = found.tables["distributions"].group_by("metric").agg(pl.col("count").sum())
     by_metric = dict(counts.rows())
     assert by_metric["e2e_ns"] == by_metric["request_prompt_tokens"] == finished
-    assert {"ttft_ns", "itl_ns", "queue_ns", "prefill_ns", "decode_ns", "inference_ns", "iteration_tokens"} <= by_metric.keys()
+    assert {
+        "ttft_ns",
+        "itl_ns",
+        "queue_ns",
+        "prefill_ns",
+        "decode_ns",
+        "inference_ns",
+        "iteration_tokens",
+    } <= by_metric.keys()
     assert found.config["block_size"].value == 16
     assert found.config["model"].value == "meta-llama/Llama-3.1-8B-Instruct"
     assert found.accounting.unreadable == 0

@@ -16,7 +16,9 @@ def lines(path: Path, *rows: Any) -> Path:
     return write(path, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
 
 
-def row(timestamp: int | None = None, prompt: int = 1000, output: int = 5, ids: list[int] | None = None, **more: Any) -> dict[str, Any]:
+def row(
+    timestamp: int | None = None, prompt: int = 1000, output: int = 5, ids: list[int] | None = None, **more: Any
+) -> dict[str, Any]:
     found = {"timestamp": timestamp, "input_length": prompt, "output_length": output, "hash_ids": ids, **more}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -66,7 +68,9 @@ def test_a_row_that_adds_to_a_session_gets_its_whole_prompt(tmp_path: Path) -> N
 
 
 def test_a_turn_with_its_whole_prompt_is_only_linked(tmp_path: Path) -> None:
-    path = lines(tmp_path / "x", row(0, 1024, ids=[1, 2], session_id="s"), row(9, 1536, ids=[1, 2, 3], session_id="s", delay=5))
+    path = lines(
+        tmp_path / "x", row(0, 1024, ids=[1, 2], session_id="s"), row(9, 1536, ids=[1, 2, 3], session_id="s", delay=5)
+    )
     rows = read(mooncake.SOURCE, path).tables["requests"]
     assert rows["num_prompt_tokens"].to_list() == [1024, 1536]
     assert rows["parent_request_id"].to_list() == [None, "row-1"]
@@ -95,7 +99,13 @@ def test_a_turn_that_waits_for_one_completion_follows_it(tmp_path: Path) -> None
 
 
 def test_bad_rows_are_counted_with_their_line(tmp_path: Path) -> None:
-    bad = [row(0, -1), row(0, 10, output_length="x"), {"timestamp": 1, "output_length": 5}, "null", '{"timestamp": 0, "in']
+    bad = [
+        row(0, -1),
+        row(0, 10, output_length="x"),
+        {"timestamp": 1, "output_length": 5},
+        "null",
+        '{"timestamp": 0, "in',
+    ]
     found = read(mooncake.SOURCE, lines(tmp_path / "x", row(0), *bad))
     assert found.accounting.understood == 1
     assert sorted(found.accounting.unreadable_at) == [2, 3, 4, 5, 6]
@@ -116,7 +126,9 @@ def test_the_released_trace() -> None:
     rows = sorted((json.loads(line) for line in path.read_text().splitlines()), key=lambda each: each["timestamp"])
     assert found["num_prompt_tokens"].to_list() == [each["input_length"] for each in rows]
     for index in (0, 100, 3992):
-        assert found["block_hashes"][index].to_list() == chain_ids(rows[index]["hash_ids"], 512, 16, rows[index]["input_length"])
+        assert found["block_hashes"][index].to_list() == chain_ids(
+            rows[index]["hash_ids"], 512, 16, rows[index]["input_length"]
+        )
 
 
 @needs_shared

@@ -121,9 +121,11 @@ def read_table(table: Table, path: Path) -> pl.DataFrame:
 def read_frame(path: Path) -> pl.DataFrame:
     """Read any Parquet file as it is; raises ``InputError`` when it is missing or no Parquet."""
     try:
-        # Binary zeros and truncated files surface as Arrow errors, a missing file as an OSError.
-        frame = pl.from_arrow(pq.ParquetFile(path).read())
-    except (pa.ArrowException, OSError) as error:
+        table = pq.ParquetFile(path).read()
+        table.validate(full=True)
+        # Without the file's own metadata, which may be damaged too; polars panics at text that is no UTF-8.
+        frame = pl.from_arrow(table.replace_schema_metadata(None))
+    except (pa.ArrowException, OSError, ValueError, pl.exceptions.PanicException) as error:
         msg = f"{path}: cannot be read as Parquet ({type(error).__name__})"
         raise InputError(msg) from error
     if not isinstance(frame, pl.DataFrame):

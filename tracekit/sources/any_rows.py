@@ -13,7 +13,9 @@ from tracekit.sources.table_rows import BLANK, REASON, Converter
 _KEPT_NUMBERS = 10
 
 
-def good_rows(batched: Iterator[pl.DataFrame], converter: Converter, observation: Observation, *, strict: bool) -> Iterator[pl.DataFrame]:
+def good_rows(
+    batched: Iterator[pl.DataFrame], converter: Converter, observation: Observation, *, strict: bool
+) -> Iterator[pl.DataFrame]:
     """Canonical columns of the rows that can be used; the others are counted in the observation by reason.
 
     Raises ``InputError`` under ``strict`` for the first row that is refused.
@@ -35,6 +37,7 @@ def good_rows(batched: Iterator[pl.DataFrame], converter: Converter, observation
             account.add_unreadable(number)
         account.unreadable += max(bad.height - _KEPT_NUMBERS, 0)
         account.understood += frame.height - refused.height
+        account.unreadable_at.sort()
         yield frame.filter(pl.col(REASON).is_null()).drop(ROW, REASON)
 
 
@@ -43,5 +46,7 @@ def refuse_nothing_usable(observation: Observation, where: str) -> None:
     account = observation.accounting
     if account.unreadable and not account.understood:
         reasons = "; ".join(reason for reason in observation.skipped if reason != BLANK) or "no row can be parsed"
-        msg = f"{where}: none of {account.read} rows can be used ({reasons}); check the --column options and their units"
+        msg = (
+            f"{where}: none of {account.read} rows can be used ({reasons}); check the --column options and their units"
+        )
         raise InputError(msg)

@@ -50,7 +50,12 @@ def read(material: Material, options: Options) -> Observation:
 
 
 def _hashing(
-    mappings: tuple[ColumnMapping, ...], options: Options, observation: Observation, *, is_canonical: bool, material: Material
+    mappings: tuple[ColumnMapping, ...],
+    options: Options,
+    observation: Observation,
+    *,
+    is_canonical: bool,
+    material: Material,
 ) -> tuple[int, int] | None:
     mapping = next((mapping for mapping in mappings if mapping.target == "block_hashes"), None)
     if mapping is None:
@@ -58,7 +63,9 @@ def _hashing(
     known = options.config.get("hash_block_size")
     if is_canonical:
         given = known.value if known is not None else _stored_hash_block_size(material)
-        observation.hash_block_size = given if isinstance(given, int) else stored_block_size(DEFAULT_BLOCK_SIZE, options.config)
+        observation.hash_block_size = (
+            given if isinstance(given, int) else stored_block_size(DEFAULT_BLOCK_SIZE, options.config)
+        )
         return None
     engine = options.config.get("block_size")
     if mapping.unit is not None:
@@ -92,9 +99,15 @@ def _note_units(converter: Converter, observation: Observation) -> None:
         clock = "Unix time" if observation.clock == "unix" else "a clock with its own zero"
         said = ", ".join(dict.fromkeys(inferred))
         times = f", read as {clock}" if any(target in INSTANTS for target in converter.units) else ""
-        observation.notes.append(f"{observation.file}: units inferred: {said}{times}; give them with --column TARGET=SOURCE:UNIT")
+        observation.notes.append(
+            f"{observation.file}: units inferred: {said}{times}; give them with --column TARGET=SOURCE:UNIT"
+        )
     if converter.zoneless:
-        observation.notes.append(f"{observation.file}: {', '.join(sorted(converter.zoneless))} names no zone; read as UTC")
+        observation.notes.append(
+            f"{observation.file}: {', '.join(sorted(converter.zoneless))} names no zone; read as UTC"
+        )
 
 
-SOURCE: Final = Source("table", "any CSV, TSV, JSON lines, JSON list or Parquet table, mapped with --column", detects, read)
+SOURCE: Final = Source(
+    "table", "any CSV, TSV, JSON lines, JSON list or Parquet table, mapped with --column", detects, read
+)

@@ -51,4 +51,6 @@ def read(material: Material, options: Options) -> Observation:
     return observation
 
 
-SOURCE: Final = Source("azure", "Azure LLM inference trace (CSV: TIMESTAMP,ContextTokens,GeneratedTokens)", detects, read)
+SOURCE: Final = Source(
+    "azure", "Azure LLM inference trace (CSV: TIMESTAMP,ContextTokens,GeneratedTokens)", detects, read
+)

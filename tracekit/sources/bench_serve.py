@@ -104,7 +104,9 @@ def _lists_of(result: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     return lists
 
 
-def _starts(result: Mapping[str, Any], lists: Mapping[str, list[Any]], observation: Observation, where: str) -> pl.Series:
+def _starts(
+    result: Mapping[str, Any], lists: Mapping[str, list[Any]], observation: Observation, where: str
+) -> pl.Series:
     """When each request was sent; older versions do not say, which only an all-at-once load survives."""
     limit = result.get("max_concurrency")
     if isinstance(limit, int):
@@ -117,20 +119,25 @@ def _starts(result: Mapping[str, Any], lists: Mapping[str, list[Any]], observati
     count = len(lists["input_lens"])
     if limit is None and str(result.get("request_rate", "inf")) == "inf":
         if count:
-            observation.notes.append(f"{observation.file}: it has no start_times; the client sent everything at once, so all arrive at 0")
+            observation.notes.append(
+                f"{observation.file}: it has no start_times; the client sent everything at once, so all arrive at 0"
+            )
         return pl.Series([0], dtype=pl.Int64).new_from_index(0, count)
     msg = f"{where}: no start_times (an older vLLM), so when each request was sent is unknown; {_HINT} of a newer one, or give the server's log"
     raise InputError(msg)
 
 
 def _seconds(values: list[Any]) -> pl.Series:
-    numbers = [float(value) if isinstance(value, int | float) and abs(value) < _MOST_SECONDS else None for value in values]
+    numbers = [
+        float(value) if isinstance(value, int | float) and abs(value) < _MOST_SECONDS else None for value in values
+    ]
     return to_ns(pl.Series(numbers, dtype=pl.Float64), "s")
 
 
 def _counts(values: list[Any]) -> pl.Series:
     whole = [
-        int(value) if isinstance(value, int | float) and 0 <= value < _MOST_TOKENS and value == int(value) else None for value in values
+        int(value) if isinstance(value, int | float) and 0 <= value < _MOST_TOKENS and value == int(value) else None
+        for value in values
     ]
     return pl.Series(whole, dtype=pl.Int64)
 
@@ -180,7 +187,9 @@ def _check_totals(result: Mapping[str, Any], frame: pl.DataFrame, observation: O
         if isinstance(said, int) and said != found:
             observation.notes.append(f"{observation.file}: it says {said} {name}, its lists hold {found}")
     if failed:
-        observation.notes.append(f"{observation.file}: {failed} requests failed; they keep their arrival and have no latencies")
+        observation.notes.append(
+            f"{observation.file}: {failed} requests failed; they keep their arrival and have no latencies"
+        )
 
 
 def _config(result: Mapping[str, Any], observation: Observation) -> dict[str, ConfigValue]:

@@ -57,8 +57,12 @@ def chained_lists(
     lists = [id_lists[index] or () for index in known]
     lengths = [len(ids) for ids in lists]
     if tokens_per_id < block_size:
-        chains = [chain_ids(ids, tokens_per_id, block_size, num_tokens[at] or 0) for at, ids in zip(known, lists, strict=True)]
-        return _to_lists(pl.Series(list(chain.from_iterable(chains)), dtype=pl.UInt64), list(map(len, chains)), known, len(id_lists))
+        chains = [
+            chain_ids(ids, tokens_per_id, block_size, num_tokens[at] or 0) for at, ids in zip(known, lists, strict=True)
+        ]
+        return _to_lists(
+            pl.Series(list(chain.from_iterable(chains)), dtype=pl.UInt64), list(map(len, chains)), known, len(id_lists)
+        )
     parts = tokens_per_id // block_size
     flat = _with_parts(_chain(_flat_ids(lists), lengths), parts)
     whole = _to_lists(flat, [length * parts for length in lengths], known, len(id_lists))
@@ -87,8 +91,14 @@ def _chain(ids: pl.Series, lengths: Sequence[int]) -> pl.Series:
     for position in range(max(lengths, default=0)):
         active = int(sizes.search_sorted(position, side="left", descending=True))
         if active <= _FEW and position:
-            rest = [_chain_one(ids[s : s + n].to_list(), p, position) for s, n, p in zip(starts[:active], sizes, parent, strict=False)]
-            where.extend(pl.Series(range(s + position, s + n), dtype=pl.Int64) for s, n in zip(starts[:active], sizes, strict=False))
+            rest = [
+                _chain_one(ids[s : s + n].to_list(), p, position)
+                for s, n, p in zip(starts[:active], sizes, parent, strict=False)
+            ]
+            where.extend(
+                pl.Series(range(s + position, s + n), dtype=pl.Int64)
+                for s, n in zip(starts[:active], sizes, strict=False)
+            )
             found.extend(rest)
             break
         at = starts[:active] + position

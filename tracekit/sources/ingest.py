@@ -248,7 +248,8 @@ def _describe(part: Part) -> dict[str, Any]:
 
 def _notes(parts: Sequence[Part], tables: Mapping[str, pl.DataFrame]) -> list[str]:
     notes = [note for part in parts for note in part.observation.notes]
-    if "requests" in tables and (bound := looks_closed_loop(tables["requests"])) is not None:
+    said = any("--max-concurrency" in note for note in notes)
+    if not said and "requests" in tables and (bound := looks_closed_loop(tables["requests"])) is not None:
         notes.append(
             f"the client looks closed-loop: never more than {bound} in flight, and a new request mostly follows an end; "
             f"replay with --max-concurrency {bound} to let arrivals follow completions"

@@ -67,7 +67,9 @@ def read(material: Material, options: Options) -> Observation:
     if buckets:
         observation.tables["distributions"] = pl.DataFrame(buckets, schema=polars_schema(DISTRIBUTIONS))
     if len(scrapes) == 1:
-        observation.notes.append(f"{observation.file}: a single scrape; its histograms cover all since the engine's start")
+        observation.notes.append(
+            f"{observation.file}: a single scrape; its histograms cover all since the engine's start"
+        )
     last = scrapes[-1].file
     where = last if len(material.files) == 1 else f"{observation.file}/{last}"
     observation.config = _config(list(series.values()), observation, where)
@@ -83,7 +85,9 @@ def _all_scrapes(material: Material, options: Options, observation: Observation)
         duplicates = observation.accounting.duplicates
         found = read_scrapes(path, observation.accounting)
         if observation.accounting.duplicates > duplicates and found and found[0].time_ns is None:
-            msg = f"{path}: several scrapes without timestamps; expected one file a scrape with its Unix time in the name"
+            msg = (
+                f"{path}: several scrapes without timestamps; expected one file a scrape with its Unix time in the name"
+            )
             raise InputError(msg)
         without += not any(scrape.engines for scrape in found)
         for scrape in found:
@@ -177,7 +181,14 @@ class _Engine:
                 count = max(round(grown[metric, edge] - below), 0)
                 high = None if edge == float("inf") else edge
                 rows.append(
-                    {"metric": metric, "engine": self.number, "time_ns": self.last_ns, "bucket_low": low, "bucket_high": high, "count": count}
+                    {
+                        "metric": metric,
+                        "engine": self.number,
+                        "time_ns": self.last_ns,
+                        "bucket_low": low,
+                        "bucket_high": high,
+                        "count": count,
+                    }
                 )
                 low, below = edge, grown[metric, edge]
         return rows
@@ -196,7 +207,9 @@ def _put_restarts(observation: Observation, engines: list[_Engine]) -> None:
         for time_ns, file in engine.restarts
     ]
     if restarts:
-        observation.tables["events"] = pl.DataFrame(restarts, schema=polars_schema(EVENTS)).sort("time_ns", maintain_order=True)
+        observation.tables["events"] = pl.DataFrame(restarts, schema=polars_schema(EVENTS)).sort(
+            "time_ns", maintain_order=True
+        )
         observation.notes.append(
             f"{observation.file}: counters started anew {len(restarts)} times (the engine restarted); their growth is summed over all starts"
         )
@@ -224,8 +237,12 @@ def _config(engines: list[_Engine], observation: Observation, where: str) -> dic
         found["data_parallel_size"] = ConfigValue(max(numbers) + 1, "inferred", where)
     counts = {engine.last.cache_config.get("num_gpu_blocks") for engine in engines if engine.last.cache_config}
     if len(counts) > 1:
-        observation.notes.append(f"{observation.file}: the engines have different numbers of KV blocks; the first one's is kept")
+        observation.notes.append(
+            f"{observation.file}: the engines have different numbers of KV blocks; the first one's is kept"
+        )
     return found
 
 
-SOURCE: Final = Source("metrics", "scrapes of vLLM's /metrics: one file, or a directory with one file a scrape", detects, read)
+SOURCE: Final = Source(
+    "metrics", "scrapes of vLLM's /metrics: one file, or a directory with one file a scrape", detects, read
+)

@@ -115,7 +115,10 @@ def read_scrapes(path: Path, accounting: Accounting) -> list[Scrape]:
                 accounting.understood += 1
                 accounting.duplicates += 1
             lines[key] = (number, line)
-    return [_scrape(path, time_ns, list(lines.values()), accounting) for time_ns, lines in sorted(by_time.items(), key=lambda item: item[0] or 0)]
+    return [
+        _scrape(path, time_ns, list(lines.values()), accounting)
+        for time_ns, lines in sorted(by_time.items(), key=lambda item: item[0] or 0)
+    ]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -138,8 +141,7 @@ def _scrape(path: Path, time_ns: int | None, lines: list[tuple[int, str]], accou
     scrape = Scrape(path.name, time_ns)
     samples: dict[tuple[int | None, str], list[tuple[dict[str, str], float]]] = {}
     for sample in _parsed(lines, accounting):
-        engine = sample.labels.get("engine")
-        number = int(engine) if isinstance(engine, str) and engine.isascii() and engine.isdigit() and len(engine) < 6 else None  # noqa: PLR2004
+        number = _engine_number(sample.labels.get("engine"))
         samples.setdefault((number, sample.name.removeprefix(_PREFIX)), []).append((sample.labels, sample.value))
     for (engine, name), found in samples.items():
         if name != _CACHE_CONFIG:
@@ -151,6 +153,11 @@ def _scrape(path: Path, time_ns: int | None, lines: list[tuple[int, str]], accou
             target.cache_config = dict(found[0][0])
             scrape.engines = scrape.engines or {engine: target}
     return scrape
+
+
+def _engine_number(label: object) -> int | None:
+    is_number = isinstance(label, str) and re.fullmatch(r"[0-9]{1,5}", label) is not None
+    return int(str(label)) if is_number else None
 
 
 def _parsed(lines: list[tuple[int, str]], accounting: Accounting) -> Iterator[Any]:

@@ -44,7 +44,11 @@ def _first_rows(head: bytes) -> list[Any]:
 
 
 def _is_row(row: Any) -> bool:  # noqa: ANN401 - JSON
-    if not isinstance(row, dict) or not {"input_length", "output_length"} <= row.keys() or row.keys() & _OF_ANOTHER_KIND:
+    if (
+        not isinstance(row, dict)
+        or not {"input_length", "output_length"} <= row.keys()
+        or row.keys() & _OF_ANOTHER_KIND
+    ):
         return False
     return bool(row.keys() & {*_TIMES, "hash_ids", "session_id"})
 
@@ -101,7 +105,11 @@ def _mappings(table: TableFiles) -> tuple[ColumnMapping, ...]:
         ColumnMapping("num_prompt_tokens", ("input_length",)),
         ColumnMapping("num_output_tokens", ("output_length",)),
         *(mapping for mapping in optional if mapping.sources[0] in table.columns),
-        *((ColumnMapping("parent_request_id", ("#parent",)), ColumnMapping("think", ("#delay",), "ms")) if linked else ()),
+        *(
+            (ColumnMapping("parent_request_id", ("#parent",)), ColumnMapping("think", ("#delay",), "ms"))
+            if linked
+            else ()
+        ),
     )
 
 
@@ -122,7 +130,9 @@ def _followable(rows: Iterator[pl.DataFrame], observation: Observation) -> Itera
             pl.Series("#delay", [link[1] if link else None for link in links], dtype=pl.String),
         )
         # A turn that follows another arrives when that one ended, not at a time of its own.
-        times = [pl.when(pl.col("#parent").is_null()).then(name).alias(name) for name in _TIMES if name in frame.columns]
+        times = [
+            pl.when(pl.col("#parent").is_null()).then(name).alias(name) for name in _TIMES if name in frame.columns
+        ]
         yield frame.with_columns(times).filter(kept)
 
 
@@ -146,4 +156,6 @@ def _tokens_per_id(material: Material, options: Options) -> int:
     return int(known.value) if known is not None else DEFAULT_TOKENS_PER_ID
 
 
-SOURCE: Final = Source("mooncake", "Mooncake trace (JSON lines: timestamp, input_length, output_length, hash_ids)", detects, read)
+SOURCE: Final = Source(
+    "mooncake", "Mooncake trace (JSON lines: timestamp, input_length, output_length, hash_ids)", detects, read
+)

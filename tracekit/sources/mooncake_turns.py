@@ -20,7 +20,11 @@ def with_turns(frame: pl.DataFrame, block_size: int, observation: Observation) -
     at = frame.select(shared.arg_true())[:, 0].to_list()
     if not at:
         return frame
-    missing = [pl.lit(None).alias(name) for name in ("think_ns", "block_hashes", "parent_request_id") if name not in frame.columns]
+    missing = [
+        pl.lit(None).alias(name)
+        for name in ("think_ns", "block_hashes", "parent_request_id")
+        if name not in frame.columns
+    ]
     frame = frame.with_columns(missing)
     rows = frame.to_dicts() if len(at) == frame.height else frame[at].to_dicts()
     last: dict[str, dict[str, Any]] = {}
@@ -31,7 +35,9 @@ def with_turns(frame: pl.DataFrame, block_size: int, observation: Observation) -
             is_added = _follow(row, parent)
             num_added += is_added
             num_later += row["parent_request_id"] is not None
-        row["block_hashes"] = _named(row["block_hashes"] or [], row["num_prompt_tokens"] // block_size, row["request_id"])
+        row["block_hashes"] = _named(
+            row["block_hashes"] or [], row["num_prompt_tokens"] // block_size, row["request_id"]
+        )
         last[row["session_id"]] = row
     if not num_later:
         return frame

@@ -15,7 +15,9 @@ _ORDER: Final = ("arrival_ns", "queued_ns", "scheduled_ns", "first_token_ns", "l
 _CLIENT_ORDER: Final = ("client_send_ns", "client_first_token_ns", "client_last_token_ns")
 _WORDS: Final = {
     **{word: word for word in FINISH_REASONS},
-    **dict.fromkeys(("ok", "success", "succeeded", "completed", "complete", "done", "finished", "finish", "none", "no", "0"), None),
+    **dict.fromkeys(
+        ("ok", "success", "succeeded", "completed", "complete", "done", "finished", "finish", "none", "no", "0"), None
+    ),
     **dict.fromkeys(("eos", "end_turn", "stop_sequence", "tool_calls", "function_call", "repetition"), "stop"),
     "max_tokens": "length",
     **dict.fromkeys(("aborted", "cancelled", "canceled", "disconnected"), "abort"),
@@ -106,7 +108,13 @@ def _in_order(frame: pl.DataFrame, names: tuple[str, ...], observation: Observat
     count = int(frame.select(wrong.sum()).item() or 0)
     if not count:
         return frame
-    both = int(frame.select(pl.all_horizontal(pl.col(present[0]).is_not_null(), pl.any_horizontal(pl.col(present[1:]).is_not_null())).sum()).item())
+    both = int(
+        frame.select(
+            pl.all_horizontal(
+                pl.col(present[0]).is_not_null(), pl.any_horizontal(pl.col(present[1:]).is_not_null())
+            ).sum()
+        ).item()
+    )
     if both >= 2 and count * 2 > both:  # noqa: PLR2004 - one row may be an accident
         msg = (
             f"{observation.file}: in {count} of {both} rows {' <= '.join(present)} does not hold; "
@@ -114,17 +122,23 @@ def _in_order(frame: pl.DataFrame, names: tuple[str, ...], observation: Observat
         )
         raise InputError(msg)
     observation.notes.append(f"{observation.file}: {count} rows have instants out of order; only their arrival is kept")
-    cleared = [name for name in ("finished_ns", "itl_ns", "num_generated_tokens", *present[1:]) if name in frame.columns]
+    cleared = [
+        name for name in ("finished_ns", "itl_ns", "num_generated_tokens", *present[1:]) if name in frame.columns
+    ]
     return frame.with_columns(pl.when(~wrong).then(name).alias(name) for name in cleared)
 
 
 def _derived(frame: pl.DataFrame) -> pl.DataFrame:
     present = set(frame.columns)
-    seen = [pl.col(name).is_not_null() for name in ("first_token_ns", "last_token_ns", "finished_ns") if name in present]
+    seen = [
+        pl.col(name).is_not_null() for name in ("first_token_ns", "last_token_ns", "finished_ns") if name in present
+    ]
     if seen and "num_generated_tokens" not in present and "num_output_tokens" in present:
         reason = pl.col("finish_reason") if "finish_reason" in present else pl.lit(None, dtype=pl.String)
         whole = reason.is_in(("stop", "length")) | reason.is_null()
-        frame = frame.with_columns(num_generated_tokens=pl.when(pl.any_horizontal(seen) & whole).then("num_output_tokens"))
+        frame = frame.with_columns(
+            num_generated_tokens=pl.when(pl.any_horizontal(seen) & whole).then("num_output_tokens")
+        )
     if "last_token_ns" in present:
         own = [pl.col("finished_ns")] if "finished_ns" in frame.columns else []
         frame = frame.with_columns(finished_ns=pl.coalesce(*own, "last_token_ns"))
@@ -143,7 +157,9 @@ def unique_ids(frame: pl.DataFrame) -> pl.DataFrame:
     made = frame.with_columns(
         pl.coalesce("request_id", "row-" + pl.int_range(1, pl.len() + 1).cast(pl.String)).alias("#id")
     ).with_columns((pl.int_range(pl.len()).over("#id") + 1).alias("#n"))
-    made = made.with_columns(pl.when(pl.col("#n") > 1).then(pl.format("{}#{}", "#id", "#n")).otherwise("#id").alias("#id"))
+    made = made.with_columns(
+        pl.when(pl.col("#n") > 1).then(pl.format("{}#{}", "#id", "#n")).otherwise("#id").alias("#id")
+    )
     if made["#id"].n_unique() < frame.height:
         # An id of the source looks like one made here: the row's number settles it.
         made = made.with_columns(pl.format("{}@{}", "#id", pl.int_range(1, pl.len() + 1)).alias("#id"))

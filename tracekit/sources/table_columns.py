@@ -12,7 +12,9 @@ from tracekit.sources.observation import ColumnMapping
 UNITS: Final = ("s", "ms", "us", "ns", "iso")
 TARGETS: Final = {column.name.removesuffix("_ns"): column for column in REQUESTS.columns}
 """What ``--column`` may fill: the canonical request columns without ``_ns``."""
-TIMES: Final = tuple(name for name, column in TARGETS.items() if column.unit == "ns" and not column.type.startswith("list"))
+TIMES: Final = tuple(
+    name for name, column in TARGETS.items() if column.unit == "ns" and not column.type.startswith("list")
+)
 DURATIONS: Final = ("think",)
 INSTANTS: Final = tuple(name for name in TIMES if name not in DURATIONS)
 LISTS: Final = ("block_hashes", "itl")
@@ -20,19 +22,68 @@ NEEDED: Final = ("arrival", "num_prompt_tokens", "num_output_tokens")
 
 _KNOWN_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "arrival": (
-        "arrival_time", "arrived_at", "arrival_ts", "arrival_timestamp", "t_send", "send_time", "sent_at", "send_ts",
-        "t_arrival", "request_start_time", "start_time", "request_time", "queued_ts", "timestamp", "created_at", "created",
-        "time", "ts", "arrival_time_ns", "t",
+        "arrival_time",
+        "arrived_at",
+        "arrival_ts",
+        "arrival_timestamp",
+        "t_send",
+        "send_time",
+        "sent_at",
+        "send_ts",
+        "t_arrival",
+        "request_start_time",
+        "start_time",
+        "request_time",
+        "queued_ts",
+        "timestamp",
+        "created_at",
+        "created",
+        "time",
+        "ts",
+        "arrival_time_ns",
+        "t",
     ),
     "first_token": ("t_first", "first_token_time", "first_token_ts", "t_first_token", "first_token_timestamp"),
-    "last_token": ("t_end", "t_last", "last_token_time", "last_token_ts", "end_time", "finish_time", "completed_at", "finished_at"),
+    "last_token": (
+        "t_end",
+        "t_last",
+        "last_token_time",
+        "last_token_ts",
+        "end_time",
+        "finish_time",
+        "completed_at",
+        "finished_at",
+    ),
     "num_prompt_tokens": (
-        "usage.prompt_tokens", "prompt_tokens", "input_tokens", "input_length", "prompt_len", "input_len", "input_toks",
-        "prompt_length", "num_input_tokens", "contexttokens", "request_tokens", "server_input_tokens", "isl", "in",
+        "usage.prompt_tokens",
+        "prompt_tokens",
+        "input_tokens",
+        "input_length",
+        "prompt_len",
+        "input_len",
+        "input_toks",
+        "prompt_length",
+        "num_input_tokens",
+        "contexttokens",
+        "request_tokens",
+        "server_input_tokens",
+        "isl",
+        "in",
     ),
     "num_output_tokens": (
-        "usage.completion_tokens", "completion_tokens", "output_tokens", "output_length", "output_len", "output_toks",
-        "num_generated_tokens", "generated_tokens", "generatedtokens", "response_tokens", "completion_length", "osl", "out",
+        "usage.completion_tokens",
+        "completion_tokens",
+        "output_tokens",
+        "output_length",
+        "output_len",
+        "output_toks",
+        "num_generated_tokens",
+        "generated_tokens",
+        "generatedtokens",
+        "response_tokens",
+        "completion_length",
+        "osl",
+        "out",
     ),
     "request_id": ("request_id", "req_id", "requestid", "id"),
     "session_id": ("session_id", "session", "conversation_id", "chat_id"),
@@ -89,7 +140,9 @@ def _split_unit(target: str, rest: str) -> tuple[str, str | None]:
     return rest, None
 
 
-def mappings_for(given: Sequence[ColumnMapping], found: Sequence[str], where: str) -> tuple[tuple[ColumnMapping, ...], bool]:
+def mappings_for(
+    given: Sequence[ColumnMapping], found: Sequence[str], where: str
+) -> tuple[tuple[ColumnMapping, ...], bool]:
     """The mappings to read a table with these columns by, and whether they are the canonical names themselves.
 
     Without given mappings the table must be canonical (``arrival_ns`` or ``arrival_s``, ``num_prompt_tokens``,
@@ -131,7 +184,10 @@ def _lacking(lacking: Sequence[str], given: Sequence[ColumnMapping], found: Sequ
     proposed = dict(propose(found))
     parts = [f"{where}: no column is known to be {', '.join(lacking)} ({_listed(found)})"]
     if all(target in proposed for target in lacking):
-        kept = {mapping.target: ",".join(mapping.sources) + (f":{mapping.unit}" if mapping.unit else "") for mapping in given}
+        kept = {
+            mapping.target: ",".join(mapping.sources) + (f":{mapping.unit}" if mapping.unit else "")
+            for mapping in given
+        }
         line = " ".join(f"--column {shlex.quote(f'{target}={source}')}" for target, source in (proposed | kept).items())
         parts.append(f"perhaps: {line}")
     else:

@@ -149,7 +149,9 @@ def _behind_header(piece: bytes) -> bytes:
     return data[end + 1 :] if end >= 0 else b""
 
 
-def _parse(body: bytes, columns: Sequence[str], wanted: Sequence[str], delimiter: str, *, is_closed: bool) -> pl.DataFrame:
+def _parse(
+    body: bytes, columns: Sequence[str], wanted: Sequence[str], delimiter: str, *, is_closed: bool
+) -> pl.DataFrame:
     names = [*columns, _SURPLUS]
     try:
         return (
@@ -179,7 +181,9 @@ def _parse_slowly(body: bytes, names: Sequence[str], wanted: Sequence[str], deli
     for row in _tolerant_rows(body, delimiter):
         for target, position in zip(values, positions, strict=True):
             target.append((row[position] or None) if position < len(row) else None)
-    return pl.DataFrame({name: pl.Series(column, dtype=pl.String) for name, column in zip((*wanted, _SURPLUS), values, strict=True)})
+    return pl.DataFrame(
+        {name: pl.Series(column, dtype=pl.String) for name, column in zip((*wanted, _SURPLUS), values, strict=True)}
+    )
 
 
 def _tolerant_rows(body: bytes, delimiter: str) -> list[list[str]]:

@@ -131,7 +131,9 @@ def json_lines(path: Path, report: Callable[[int], None] = lambda _size: None) -
             yield [(number + 1, rest)]
 
 
-def _jsonl_batches(path: Path, wanted: Sequence[str], accounting: Accounting, report: Callable[[int], None]) -> Iterator[pl.DataFrame]:
+def _jsonl_batches(
+    path: Path, wanted: Sequence[str], accounting: Accounting, report: Callable[[int], None]
+) -> Iterator[pl.DataFrame]:
     for lines in json_lines(path, report):
         if lines:
             yield _frame_of(((number, _parse(line)) for number, line in lines), wanted, accounting)
@@ -149,7 +151,9 @@ def _parse(line: bytes) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
-def _frame_of(rows: Iterator[tuple[int, Any]] | enumerate[Any], wanted: Sequence[str], accounting: Accounting) -> pl.DataFrame:
+def _frame_of(
+    rows: Iterator[tuple[int, Any]] | enumerate[Any], wanted: Sequence[str], accounting: Accounting
+) -> pl.DataFrame:
     numbers: list[int] = []
     columns: dict[str, list[str | None]] = {name: [] for name in wanted}
     paths = [(name, name.split("."), columns[name].append) for name in wanted]
@@ -252,7 +256,9 @@ def _parquet_columns(schema: pa.Schema) -> list[str]:
     return list(walk(schema, "", 0))
 
 
-def _parquet_batches(path: Path, wanted: Sequence[str], accounting: Accounting, report: Callable[[int], None]) -> Iterator[pl.DataFrame]:
+def _parquet_batches(
+    path: Path, wanted: Sequence[str], accounting: Accounting, report: Callable[[int], None]
+) -> Iterator[pl.DataFrame]:
     file = _parquet(path)
     top = {field.name for field in file.schema_arrow}
     expressions = [_column(name, top).alias(name) for name in wanted]

@@ -57,7 +57,9 @@ class Converter:
     def no_rows(self) -> pl.DataFrame:
         """The canonical columns of a table without rows."""
         schema = polars_schema(REQUESTS)
-        return pl.DataFrame(schema={name: schema[name] for name in (TARGETS[mapping.target].name for mapping in self.mappings)})
+        return pl.DataFrame(
+            schema={name: schema[name] for name in (TARGETS[mapping.target].name for mapping in self.mappings)}
+        )
 
     def convert(self, batch: pl.DataFrame) -> pl.DataFrame:
         """The batch's rows with canonical columns, ``ROW`` and ``REASON`` (null: a good row)."""
@@ -78,7 +80,9 @@ class Converter:
             columns[name], found = self._list(mapping, clean[mapping.sources[0]], columns)
             reasons.extend(found)
         frame = pl.DataFrame([series.alias(name) for name, series in columns.items()])
-        reasons.extend(_reason(frame[TARGETS[target].name].is_null(), f"{target}: missing") for target in sorted(self.required))
+        reasons.extend(
+            _reason(frame[TARGETS[target].name].is_null(), f"{target}: missing") for target in sorted(self.required)
+        )
         if "arrival_ns" in columns:
             lacks = frame["arrival_ns"].is_null()
             if "parent_request_id" in columns:
@@ -86,7 +90,11 @@ class Converter:
             if "think_ns" in columns:
                 lacks &= frame["think_ns"].is_null()
             reasons.append(_reason(lacks, "no arrival time"))
-        reason = pl.DataFrame([series.alias(str(i)) for i, series in enumerate(reasons)]).select(pl.coalesce(pl.all())).to_series()
+        reason = (
+            pl.DataFrame([series.alias(str(i)) for i, series in enumerate(reasons)])
+            .select(pl.coalesce(pl.all()))
+            .to_series()
+        )
         return frame.with_columns(reason.alias(REASON))
 
     def _first_given(self, mapping: ColumnMapping, clean: Mapping[str, pl.Series]) -> pl.Series:
@@ -96,7 +104,9 @@ class Converter:
         first = present[0]
         for other in present[1:]:
             as_other = other if other.dtype == first.dtype else other.cast(pl.String, strict=False)
-            first = (first if other.dtype == first.dtype else first.cast(pl.String, strict=False)).zip_with(first.is_not_null(), as_other)
+            first = (first if other.dtype == first.dtype else first.cast(pl.String, strict=False)).zip_with(
+                first.is_not_null(), as_other
+            )
         return first
 
     def _scalar(self, mapping: ColumnMapping, given: pl.Series) -> tuple[pl.Series, list[pl.Series]]:
@@ -112,7 +122,10 @@ class Converter:
             absurd = pl.Series([False]).new_from_index(0, given.len())
             values = values.cast(pl.Int32, strict=False)
         bad = given.is_not_null() & values.is_null()
-        return values.set(absurd, None), [_reason(bad, f"{target}: not a whole number"), _reason(absurd, f"{target}: negative or absurd")]
+        return values.set(absurd, None), [
+            _reason(bad, f"{target}: not a whole number"),
+            _reason(absurd, f"{target}: negative or absurd"),
+        ]
 
     def _time(self, mapping: ColumnMapping, given: pl.Series) -> tuple[pl.Series, list[pl.Series]]:
         target = mapping.target
@@ -130,7 +143,9 @@ class Converter:
             self.absolute[target] = float(str(middle)) >= UNIX_FROM_NS
         return values, [_reason(bad, f"{target}: not a time"), _reason(negative, f"{target}: negative")]
 
-    def _list(self, mapping: ColumnMapping, given: pl.Series, columns: Mapping[str, pl.Series]) -> tuple[pl.Series, list[pl.Series]]:
+    def _list(
+        self, mapping: ColumnMapping, given: pl.Series, columns: Mapping[str, pl.Series]
+    ) -> tuple[pl.Series, list[pl.Series]]:
         lists, bad = _as_lists(given)
         reasons = [_reason(bad, f"{mapping.target}: not a list")]
         if mapping.target == "itl":
@@ -151,7 +166,11 @@ def _reasons_of(series: pl.Series, source: str) -> pl.Series:
 
 
 def _reason(where: pl.Series, text: str) -> pl.Series:
-    return pl.Series([text]).new_from_index(0, where.len()).zip_with(where, pl.Series([None], dtype=pl.String).new_from_index(0, where.len()))
+    return (
+        pl.Series([text])
+        .new_from_index(0, where.len())
+        .zip_with(where, pl.Series([None], dtype=pl.String).new_from_index(0, where.len()))
+    )
 
 
 def _as_lists(given: pl.Series) -> tuple[list[list[Any] | None], pl.Series]:
@@ -176,7 +195,10 @@ def one_clock(absolute: Mapping[str, bool], mappings: Sequence[ColumnMapping], w
     """Whether the instants are Unix times; raises ``InputError`` that names the columns when only some are."""
     if len(set(absolute.values())) > 1:
         sources = {mapping.target: mapping.sources[0] for mapping in mappings}
-        unix, own = ([f"{name} ({sources[name]})" for name, kind in absolute.items() if kind is wanted] for wanted in (True, False))
+        unix, own = (
+            [f"{name} ({sources[name]})" for name, kind in absolute.items() if kind is wanted]
+            for wanted in (True, False)
+        )
         msg = (
             f"{where}: {', '.join(unix)} is Unix time but {', '.join(own)} is on another clock; map all instants from columns "
             "of one clock, e.g. --column arrival= from the column the others are measured on"

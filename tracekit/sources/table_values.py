@@ -141,7 +141,9 @@ def to_count(series: pl.Series, *, largest: int | None = _MAX_TOKENS) -> tuple[p
     if whole.null_count() > text.null_count():
         # A fraction of zeros does not make a count less whole; one beyond 9e9 does not occur with a fraction.
         scaled = text.cast(pl.Decimal(38, 9), strict=False).to_physical().cast(pl.Int64, strict=False)
-        whole = whole.zip_with(whole.is_not_null(), (scaled // 10**9).set((scaled % 10**9 != 0).fill_null(value=False), None))
+        whole = whole.zip_with(
+            whole.is_not_null(), (scaled // 10**9).set((scaled % 10**9 != 0).fill_null(value=False), None)
+        )
     absurd = whole < 0
     if largest is not None:
         absurd |= whole > largest
