@@ -39,7 +39,9 @@ def command(
     engine: Literal["v0", "v1"] | None = "v0" if is_v0 else None
     report = conform(paths, rules=rules, engine=engine, jobs=jobs, progress=progress_bar(quiet=quiet))
     if certificate is not None:
-        Path(certificate).write_text(certificate_page(report, ", ".join(f"`{Path(path).name}`" for path in paths)), encoding="utf-8")
+        Path(certificate).write_text(
+            certificate_page(report, ", ".join(f"`{Path(path).name}`" for path in paths)), encoding="utf-8"
+        )
     if as_json:
         print_json(conformance_json(report))
     else:
