@@ -23,6 +23,9 @@ def test_settings_are_read_as_users_write_them() -> None:
         ("max_num_seqs=many", "whole number"),
         ("max_num_seqs=0", "at least 1"),
         ("watermark=nan", "must be a number"),
+        ("watermark=1e9", "at most 1"),
+        ("num_gpu_blocks=99999999999", "at most 16,777,216"),
+        ("t0_ms=1e300", "at most"),
         ("enable_prefix_caching=maybe", "true or false"),
     ],
 )

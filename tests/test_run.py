@@ -100,6 +100,12 @@ def test_a_bare_parquet_with_arrivals_in_seconds_is_a_trace(tmp_path: Path) -> N
     [
         (pl.DataFrame({"arrival_s": [0.0], "num_output_tokens": [3]}), "num_prompt_tokens is missing"),
         (pl.DataFrame({"arrival_s": ["now"], "num_prompt_tokens": [1], "num_output_tokens": [3]}), "number of seconds"),
+        (pl.DataFrame({"arrival_ns": [2**63 - 1], "num_prompt_tokens": [1], "num_output_tokens": [3]}), "146 years"),
+        (pl.DataFrame({"arrival_ns": [-(2**63)], "num_prompt_tokens": [1], "num_output_tokens": [3]}), "146 years"),
+        (
+            pl.DataFrame({"arrival_s": [1e300], "num_prompt_tokens": [1], "num_output_tokens": [3]}),
+            "no number of seconds",
+        ),
         (pl.DataFrame({"arrival_ns": ["0"], "num_prompt_tokens": [1], "num_output_tokens": [3]}), "must be int64"),
         (pl.DataFrame({"arrival_ns": [0], "num_prompt_tokens": [-1], "num_output_tokens": [3]}), "not be negative"),
     ],
@@ -116,6 +122,9 @@ def test_a_bare_parquet_that_is_no_trace_is_refused(tmp_path: Path, frame: pl.Da
         "",
         "[]",
         '{"kind": "observed"}',
+        '{"kind": "observed", "config": {}, "skipped": "x"}',
+        '{"kind": "observed", "config": {}, "notes": 3}',
+        '{"kind": "observed", "config": {}, "step_time": [1]}',
         '{"kind": "stolen", "config": {}}',
         '{"kind": "observed", "config": {"api_key": {"value": "s", "origin": "given"}}}',
     ],

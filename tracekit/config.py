@@ -19,6 +19,8 @@ Scalar = int | float | bool | str
 VersionNumber = tuple[int, int, int]
 
 NEWEST_VERSION: Final = "0.33.0"
+MAX_BLOCKS: Final = 1 << 24
+_LARGEST: Final = 1e10
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Setting:
     kind: type[int] | type[float] | type[bool] | type[str]
     doc: str
     minimum: float | None = None
+    maximum: float | None = None
 
 
 SETTINGS: Final = {
@@ -69,23 +72,23 @@ SETTINGS: Final = {
             "async_scheduling", bool, "decide the next step while the device runs (V0: process output while it runs)"
         ),
         Setting("scheduler_reserve_full_isl", bool, "admit only if the whole prompt would fit now (0.19 and later)"),
-        Setting("watermark", float, "share of the blocks kept free at admission (V1: 0.24 and later)", 0),
+        Setting("watermark", float, "share of the blocks kept free at admission (V1: 0.24 and later)", 0, 1),
         Setting("prefill_schedule_interval", int, "steps between prefills while decodes run (0.24 and later)", 1),
         Setting("preemption_mode", str, "recompute or swap (V0)"),
         Setting("swap_space", float, "CPU swap space, GiB (V0)", 0),
         Setting("block_size", int, "tokens in a KV block", 1),
         Setting("hash_block_size", int, "tokens that one entry of block_hashes stands for", 1),
-        Setting("num_gpu_blocks", int, "KV blocks of the engine, V1's null block included", 1),
-        Setting("num_cpu_blocks", int, "swap blocks (V0)", 0),
-        Setting("num_gpu_blocks_override", int, "KV blocks forced by the user", 1),
+        Setting("num_gpu_blocks", int, "KV blocks of the engine, V1's null block included", 1, MAX_BLOCKS),
+        Setting("num_cpu_blocks", int, "swap blocks (V0)", 0, MAX_BLOCKS),
+        Setting("num_gpu_blocks_override", int, "KV blocks forced by the user", 1, MAX_BLOCKS),
         Setting("kv_cache_tokens", int, "logged size of the KV cache, tokens", 1),
         Setting("max_concurrency", float, "logged maximum concurrency at full length", 0),
         Setting("available_kv_gib", float, "logged memory available for the KV cache, GiB", 0),
         Setting("model_load_gib", float, "logged memory of the loaded model, GiB", 0),
-        Setting("gpu_memory_utilization", float, "share of the device memory that vLLM may use", 0),
+        Setting("gpu_memory_utilization", float, "share of the device memory that vLLM may use", 0, 1),
         Setting("tensor_parallel_size", int, "GPUs that share each layer", 1),
         Setting("pipeline_parallel_size", int, "stages of layers", 1),
-        Setting("data_parallel_size", int, "engines behind one API server", 1),
+        Setting("data_parallel_size", int, "engines behind one API server", 1, 4096),
         Setting("decode_context_parallel_size", int, "ranks that share a context", 1),
         Setting("api_server_count", int, "API server processes", 1),
         Setting("num_speculative_tokens", int, "draft tokens a step", 0),
@@ -137,6 +140,10 @@ def setting_value(name: str, raw: Scalar, origin: Origin, where: str | None) -> 
     value = _convert(setting, raw, where or "config")
     if setting.minimum is not None and not isinstance(value, str) and value < setting.minimum:
         msg = f"{where or 'config'}: {name} must be at least {setting.minimum:g}, found {value}"
+        raise ConfigError(msg)
+    maximum = setting.maximum if setting.maximum is not None else _LARGEST
+    if not isinstance(value, str) and value > maximum:
+        msg = f"{where or 'config'}: {name} must be at most {maximum:,.10g}"
         raise ConfigError(msg)
     return ConfigValue(value, origin, where)
 

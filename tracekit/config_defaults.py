@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tracekit.config import (
+    MAX_BLOCKS,
     NEWEST_VERSION,
     Config,
     ConfigValue,
@@ -91,6 +92,9 @@ def _resolve_blocks(known: dict[str, ConfigValue]) -> None:
                 "give --set num_gpu_blocks=N along with it"
             )
             raise ConfigError(msg)
+    if int(count.value) > MAX_BLOCKS:
+        msg = f"{int(count.value):,} KV blocks are more than any engine has ({MAX_BLOCKS:,}): check kv_cache_tokens and block_size"
+        raise ConfigError(msg)
     known["num_gpu_blocks"] = count
     if tokens is not None and int(tokens.value) // block_size != int(count.value):
         known["kv_cache_tokens"] = ConfigValue(int(count.value) * block_size, "inferred", "num_gpu_blocks x block_size")

@@ -244,8 +244,35 @@ def _from_json(found: object, where: str) -> Run:
     if start is not None and (not isinstance(start, int) or abs(start) >= 1 << 63):
         msg = f"{where}: start_unix_ns must be a whole number or null"
         raise InputError(msg)
+    _check_info(found, where)
     known = {"format", "tracekit_version", "kind", "config", "start_unix_ns", "tables"}
     return Run(found["kind"], {}, config, start, {key: value for key, value in found.items() if key not in known})
+
+
+_INFO_TYPES: Final[dict[str, type]] = {
+    "sources": list,
+    "skipped": list,
+    "limits": list,
+    "notes": list,
+    "step_time": dict,
+    "replayed": dict,
+    "prefix_cache": dict,
+}
+
+
+def _check_info(found: Mapping[str, Any], where: str) -> None:
+    """What else ``run.json`` says must have the shape that tracekit writes, since people are shown it."""
+    for name, kind in _INFO_TYPES.items():
+        if name in found and not isinstance(found[name], kind):
+            msg = f"{where}: {name} must be a {'list' if kind is list else 'JSON object'}"
+            raise InputError(msg)
+    for entry in found.get("skipped", []):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("count"), int) or "what" not in entry:
+            msg = f"{where}: skipped must hold objects with what and count"
+            raise InputError(msg)
+    if not all(isinstance(count, int) for count in found.get("prefix_cache", {}).values()):
+        msg = f"{where}: prefix_cache must hold whole numbers"
+        raise InputError(msg)
 
 
 def _trace_requests(frame: pl.DataFrame, where: str) -> pl.DataFrame:

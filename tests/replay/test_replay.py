@@ -61,6 +61,12 @@ def test_an_idle_engine_waits_for_the_next_arrival() -> None:
     assert run.requests["first_token_ns"].to_list() == [10 * MS, 510 * MS]
 
 
+def test_a_month_of_silence_costs_nothing() -> None:
+    run = replay(trace([one(output=1), one(arrival_ms=30 * 86_400e3, output=1)]), step_time=step_time(10))
+    assert run.requests["first_token_ns"].count() == 2
+    assert run.engine_stats.height <= 4
+
+
 def test_preemptions_are_recorded_with_victim_cause_and_resumption() -> None:
     rows = [one(prompt=60, output=100), one(arrival_ms=1, prompt=60, output=100)]
     run = replay(

@@ -53,4 +53,7 @@ def _window(text: str) -> tuple[int, int]:
     if not first.isdigit() or (colon and not last.isdigit()):
         msg = "--step: expected a step such as 120, or a window such as 120:130"
         raise click.UsageError(msg)
+    if colon and int(last) < int(first):
+        msg = "--step: the window ends before it begins"
+        raise click.UsageError(msg)
     return int(first), int(last) if colon else int(first)

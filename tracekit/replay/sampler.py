@@ -93,6 +93,9 @@ class Sampler:
 
     def advance(self, now_ns: int) -> None:
         """Emit the samples that lie before ``now_ns``."""
+        if not self._sample_at and self._was_idle and not self._num_prompt_tokens and not self._num_generated_tokens:
+            # Nothing would be printed over a long silence: step over it at once.
+            self._last_ns += max(0, (now_ns - self._last_ns - 1) // INTERVAL_NS) * INTERVAL_NS
         while (at_ns := self._next_ns()) is not None and at_ns < now_ns:
             self._emit(at_ns)
 

@@ -32,6 +32,8 @@ _POLARS_TYPES: dict[str, Any] = {
     "list<int64>": pl.List(pl.Int64),
 }
 _MAX_LIST_LENGTH = 10_000_000
+_MAX_NS = 1 << 62
+"""Instants and durations within 146 years, so that their sums and differences stay in 64 bits."""
 
 
 def polars_schema(table: Table) -> dict[str, Any]:
@@ -151,6 +153,9 @@ def check_values(table: Table, frame: pl.DataFrame, where: str) -> None:
         if _never_negative(column) and (low := series.min()) is not None and low < 0:  # type: ignore[operator]
             row = (series < 0).fill_null(value=False).arg_max()
             msg = f"{where}: {table.name}.{column.name} must not be negative (row {row})"
+            raise InputError(msg)
+        if column.unit == "ns" and column.type == "int64" and (far := (series > _MAX_NS) | (series < -_MAX_NS)).any():
+            msg = f"{where}: {table.name}.{column.name} is further than 146 years away (row {far.arg_max()})"
             raise InputError(msg)
         if column.type.startswith("list"):
             longest = series.list.len().max()

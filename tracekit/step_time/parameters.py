@@ -1,7 +1,6 @@
 """The step time as users give it: a small JSON object, and what a run stores of it."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from tracekit.errors import ConfigError
 from tracekit.step_time.affine import AffineParameters
 
 _KEYS: Final = {"t0_ms": 1e6, "per_token_us": 1e3, "per_seq_us": 1e3, "per_context_token_us": 1e3, "frontend_ms": 1e6}
+_LARGEST: Final = 1e7
 _EXAMPLE: Final = (
     '{"form": "affine", "t0_ms": 20, "per_token_us": 40, "per_seq_us": 25, "per_context_token_us": 0, "frontend_ms": 4}'
 )
@@ -79,7 +79,7 @@ def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
 
 
 def _number(value: object, key: str, where: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
         return float(value)
-    msg = f"{where}: {key} must be a number of at least 0"
+    msg = f"{where}: {key} must be a number from 0 to {_LARGEST:g}"
     raise ConfigError(msg)
