@@ -136,7 +136,7 @@ def test_interrupting_leaves_nothing_half_written(tmp_path: Path) -> None:
     })  # fmt: skip
     frame.write_parquet(tmp_path / "long.parquet")
     code = "from tracekit.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "replay", "long.parquet", *POOL, "-o", "sim"]
+    command = [sys.executable, "-c", code, "replay", "long.parquet", *POOL, "-o", "sim", "--engine", "model"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )

@@ -1,6 +1,6 @@
 """The composed verbs: what the command line does, as library calls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +70,12 @@ def replay(
     closed_loop: bool = False,
     max_concurrency: int | None = None,
     rate: float = 1.0,
+    engine: str = "auto",
+    steps: str | None = None,
     output: str | Path | None = None,
     force: bool = False,
     progress: Progress = no_progress,
+    announce: Callable[[str], None] | None = None,
 ) -> Run:
     """Replay a trace or run through the scheduler model; returns the simulated run. See ``tracekit replay``.
 
@@ -87,7 +90,10 @@ def replay(
         rules=rules,
         mode=ArrivalMode(closed_loop, max_concurrency),
         rate=rate,
+        engine=engine,
+        steps=steps,
         progress=progress,
+        announce=announce,
     )
     if output is not None:
         run.save(output, force=force)

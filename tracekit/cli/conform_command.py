@@ -5,7 +5,7 @@ from typing import Literal
 
 import click
 
-from tracekit.cli.output import clean, common_options, json_option, print_json, progress_bar
+from tracekit.cli.output import common_options, json_option, print_json, progress_bar
 
 
 @click.command("conform", short_help="recordings of real vLLM schedulers against the model")
@@ -35,6 +35,7 @@ def command(
     from tracekit.conform import conform
     from tracekit.report.conformance import certificate as certificate_page
     from tracekit.report.conformance import conformance_json, conformance_text
+    from tracekit.report.text import sanitise
 
     engine: Literal["v0", "v1"] | None = "v0" if is_v0 else None
     report = conform(paths, rules=rules, engine=engine, jobs=jobs, progress=progress_bar(quiet=quiet))
@@ -45,5 +46,5 @@ def command(
     if as_json:
         print_json(conformance_json(report))
     else:
-        click.echo(clean(conformance_text(report, verbose=verbose)))
+        click.echo(sanitise(conformance_text(report, verbose=verbose)))
     return 0 if report.agrees else 1

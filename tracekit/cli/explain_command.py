@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from tracekit.cli.output import clean, common_options, json_option, print_json, said_once
+from tracekit.cli.output import common_options, json_option, print_json, said_once
 
 
 @click.command("explain", short_help="one request's story, one step's decision")
@@ -35,6 +35,7 @@ def command(
     from tracekit.api import explain
     from tracekit.explain import mermaid
     from tracekit.report.story import story_text
+    from tracekit.report.text import sanitise
 
     if (request_id is None) == (step is None):
         msg = "give either --request ID or --step N"
@@ -45,7 +46,7 @@ def command(
     if as_json:
         print_json(asdict(story))
     else:
-        click.echo(clean(mermaid(story) if as_mermaid else story_text(story)))
+        click.echo(sanitise(mermaid(story) if as_mermaid else story_text(story)))
 
 
 def _window(text: str) -> tuple[int, int]:

@@ -9,18 +9,14 @@ from typing import Any
 import click
 
 from tracekit.progress import Progress, no_progress
+from tracekit.report.text import sanitise
 
 _REDRAW_S = 0.1
 
 
 def say(message: str) -> None:
     """Print a message for people to stderr, without control characters."""
-    click.echo(clean(message), err=True)
-
-
-def clean(text: str) -> str:
-    """The text without control characters, line ends kept: it may quote names from a foreign file."""
-    return "".join(c for c in text if c in "\n\t" or (c.isprintable() and c != "\x7f"))
+    click.echo(sanitise(message), err=True)
 
 
 def print_json(result: object) -> None:

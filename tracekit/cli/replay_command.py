@@ -26,6 +26,12 @@ from tracekit.cli.output import (
     "--max-concurrency", type=click.IntRange(min=1), metavar="N", help="The client keeps at most N in flight."
 )
 @click.option("--rate", metavar="1.5x", default="1x", help="Compress the recorded arrivals.")
+@click.option(
+    "--steps", type=click.Choice(["all", "none", "sample"]), help="Which steps to keep (default: all up to 2 million)."
+)
+@click.option(
+    "--engine", type=click.Choice(["auto", "kernel", "model"]), default="auto", show_default=True, help="Who decides."
+)
 @click.option("--force", is_flag=True, help="Replace the output if it is a run.")
 @window_options
 @json_option
@@ -40,6 +46,8 @@ def command(
     step_time: str | None,
     rate: str,
     max_concurrency: int | None,
+    steps: str | None,
+    engine: str,
     since: str | None,
     until: str | None,
     last: str | None,
@@ -72,6 +80,9 @@ def command(
         closed_loop=closed_loop,
         max_concurrency=max_concurrency,
         rate=_rate(rate),
+        engine=engine,
+        steps=steps,
+        announce=say,
         progress=progress_bar(quiet=quiet),
     )
     lost = simulated.save(output, force=force) if output is not None else []

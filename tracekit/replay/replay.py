@@ -1,9 +1,11 @@
 """From a trace to a simulated run: settle what it runs with, simulate, record."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import polars as pl
 
 from tracekit.config import parse_version
 from tracekit.errors import ConfigError
@@ -11,6 +13,7 @@ from tracekit.model.rules import EngineCrashError, Rules
 from tracekit.model.scheduler import Scheduler
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode, Clients
+from tracekit.replay.compiled import replay_compiled, unsupported
 from tracekit.replay.loop import Observer
 from tracekit.replay.settings import Settled, settle
 from tracekit.replay.simulate import Simulation
@@ -18,6 +21,9 @@ from tracekit.replay.workload import Workload, compressed, workload_of
 from tracekit.run import Run
 from tracekit.step_time.parameters import StepTime
 
+ENGINES: Final = ("auto", "kernel", "model")
+STEPS: Final = ("all", "none", "sample")
+_KERNEL_FROM: Final = 5_000
 _MAX_RATE = 1e6
 _BOOKS_COMPUTED_PROMPTS = (0, 16, 0)
 """Prompt throughput leaves cached tokens out since a version between 0.15.1 (with) and 0.17.1 (without)."""
@@ -46,10 +52,13 @@ def prepare(
 ) -> Prepared:
     """Settle everything and build the engines; ``observer`` is told every decision. Arguments as of ``replay``."""
     mode = mode or ArrivalMode()
-    if not 0 < rate <= _MAX_RATE or (mode.max_concurrency is not None and mode.max_concurrency < 1):
-        msg = "--max-concurrency must be at least 1" if 0 < rate <= _MAX_RATE else "--rate must be above 0"
-        raise ConfigError(msg)
-    settled = settle(trace, settings, step_time, rules)
+    _check_arrivals(mode, rate)
+    return _prepare(trace, settle(trace, settings, step_time, rules), mode, rate, progress, observer)
+
+
+def _prepare(
+    trace: Run, settled: Settled, mode: ArrivalMode, rate: float, progress: Progress, observer: Observer | None
+) -> Prepared:
     workload = workload_of(compressed(trace.requests, rate), settled.resolved.engine, settled.hash_block_size)
     simulation = Simulation(
         settled.resolved.engine,
@@ -64,6 +73,17 @@ def prepare(
     return Prepared(settled, workload, mode, simulation)
 
 
+@dataclass
+class Result:
+    """What either engine gives: the tables, and what else ``run.json`` says of them."""
+
+    tables: dict[str, pl.DataFrame]
+    left_out: Counter[str]
+    refused: Counter[str]
+    notes: list[str]
+    info: dict[str, Any]
+
+
 def replay(
     trace: Run,
     *,
@@ -72,46 +92,114 @@ def replay(
     rules: str | Rules | None = None,
     mode: ArrivalMode | None = None,
     rate: float = 1.0,
+    engine: str = "auto",
+    steps: str | None = None,
     progress: Progress = no_progress,
+    announce: Callable[[str], None] | None = None,
 ) -> Run:
-    """Replay a trace's arrivals through the scheduler model; returns the simulated run.
+    """Replay a trace's arrivals through the scheduler; returns the simulated run.
 
     ``settings``: ``key=value``, before what the trace's run says; ``step_time``: of the device (else the one stored in
-    the run, else a generic default, which is said); ``rules``: the vLLM version whose decisions are taken. The
-    simulated run keeps the trace's time axis. Raises ``ConfigError`` when something is missing or vLLM would refuse it.
+    the run, else a generic default, which is said); ``rules``: the vLLM version whose decisions are taken. ``engine``:
+    model, kernel (compiled, the same decisions), or auto: the kernel for large traces. ``steps``: all, none or sample;
+    null: all up to 2 million. ``announce`` is told when the kernel is compiled first. The simulated run keeps the
+    trace's time axis. Raises ``ConfigError`` when something is missing or vLLM would refuse it.
     """
-    prepared = prepare(
-        trace, settings=settings, step_time=step_time, rules=rules, mode=mode, rate=rate, progress=progress
+    mode = mode or ArrivalMode()
+    _check_arrivals(mode, rate)
+    settled = settle(trace, settings, step_time, rules)
+    why_model = _why_model(engine, trace, settled, steps)
+    if why_model is None:
+        result = _with_kernel(trace, settled, mode, rate, steps, progress, announce)
+    else:
+        result = _with_model(_prepare(trace, settled, mode, rate, progress, None), trace, why_model)
+    notes = settled.notes + result.notes
+    unfinished = result.tables["requests"].filter(finish_reason="unfinished").height
+    if unfinished:
+        notes.append(f"{unfinished:,} requests were never finished")
+    replayed = {
+        "trace": trace.name,
+        "rules": settled.version,
+        "closed_loop": mode.closed_loop,
+        "max_concurrency": mode.max_concurrency,
+        "rate": rate,
+        **result.info.pop("replayed"),
+    }
+    info: dict[str, Any] = {
+        "replayed": replayed,
+        **result.info,
+        "step_time": settled.step_time.to_dict(),
+        "skipped": _skipped(result.left_out, result.refused),
+        "limits": [{"key": limit.key, "status": limit.status, "what": limit.text} for limit in settled.limits],
+        "notes": notes,
+    }
+    return Run("simulated", result.tables, settled.resolved.config, trace.start_unix_ns, info)
+
+
+def _why_model(engine: str, trace: Run, settled: Settled, steps: str | None) -> str | None:
+    """Why the model runs and not the kernel; None when the kernel does. Raises ``ConfigError`` for a kernel that cannot."""
+    if engine not in ENGINES or steps not in {*STEPS, None}:
+        msg = (
+            f"--engine must be one of {', '.join(ENGINES)}" if engine not in ENGINES else f"--steps: {', '.join(STEPS)}"
+        )
+        raise ConfigError(msg)
+    if engine == "model":
+        return "asked for"
+    missing = unsupported(settled.resolved.engine, settled.rules, trace.requests)
+    if engine == "kernel" and missing is not None:
+        msg = f"--engine kernel: {missing}; --engine auto falls back to the model"
+        raise ConfigError(msg)
+    if missing is None and engine == "auto" and trace.requests.height < _KERNEL_FROM and steps in {None, "all"}:
+        return f"fewer than {_KERNEL_FROM:,} requests"
+    return missing
+
+
+def _with_kernel(
+    trace: Run,
+    settled: Settled,
+    mode: ArrivalMode,
+    rate: float,
+    steps: str | None,
+    progress: Progress,
+    announce: Callable[[str], None] | None,
+) -> Result:
+    found = replay_compiled(
+        trace.requests,
+        settled.resolved.engine,
+        settled.rules,
+        settled.step_time,
+        mode,
+        hash_block_size=settled.hash_block_size,
+        rate=rate,
+        sample_at=_sample_instants(trace),
+        books_computed_prompts=parse_version(settled.version) >= _BOOKS_COMPUTED_PROMPTS,
+        steps=steps or "auto",
+        progress=progress,
+        announce=announce,
     )
-    settled, simulation = prepared.settled, prepared.simulation
-    notes = settled.notes + prepared.workload.notes
+    replayed = {"engine": "kernel", "steps": found.steps_kept, "num_steps": found.num_steps}
+    info = {"replayed": replayed, "prefix_cache": found.prefix_cache, "ns_bound_by": found.ns_bound_by}
+    return Result(found.tables, found.left_out, found.refused, found.notes, info)
+
+
+def _with_model(prepared: Prepared, trace: Run, why: str) -> Result:
+    simulation = prepared.simulation
+    notes = list(prepared.workload.notes)
     try:
         simulation.run()
     except EngineCrashError as crash:
         notes.append(f"the replay ends where the recorded version dies: {crash}")
-    recording = simulation.recording
     left_out = prepared.workload.left_out + simulation.clients.left_out
     if simulation.clients.num_never_sent:
         left_out["its earlier turn never ended, so it was never sent"] += simulation.clients.num_never_sent
-    unfinished = sum(outcome.finish_reason == "unfinished" for outcome in recording.outcomes)
-    if unfinished:
-        notes.append(f"{unfinished:,} requests were never finished")
-    info: dict[str, Any] = {
-        "replayed": {
-            "trace": trace.name,
-            "engine": "model",
-            "rules": settled.version,
-            "closed_loop": prepared.mode.closed_loop,
-            "max_concurrency": prepared.mode.max_concurrency,
-            "rate": rate,
-        },
-        "prefix_cache": _prefix_cache(simulation),
-        "step_time": settled.step_time.to_dict(),
-        "skipped": _skipped(left_out, simulation.refused),
-        "limits": [{"key": limit.key, "status": limit.status, "what": limit.text} for limit in settled.limits],
-        "notes": notes,
-    }
-    return Run("simulated", recording.tables(trace.requests), settled.resolved.config, trace.start_unix_ns, info)
+    info = {"replayed": {"engine": "model", "why_not_kernel": why}, "prefix_cache": _prefix_cache(simulation)}
+    return Result(simulation.recording.tables(trace.requests), left_out, simulation.refused, notes, info)
+
+
+def _check_arrivals(mode: ArrivalMode, rate: float) -> None:
+    if not 0 < rate <= _MAX_RATE or (mode.max_concurrency is not None and mode.max_concurrency < 1):
+        msg = "--max-concurrency must be at least 1" if 0 < rate <= _MAX_RATE else "--rate must be above 0"
+        raise ConfigError(msg)
 
 
 def _prefix_cache(simulation: Simulation) -> dict[str, int]:

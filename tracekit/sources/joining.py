@@ -8,6 +8,7 @@ import polars as pl
 from tracekit.schema.parquet import conform
 from tracekit.schema.tables import REQUESTS
 from tracekit.sources.observation import Observation
+from tracekit.sources.request_rows import unique_ids
 
 _FROM_LOG: Final = (
     "max_tokens",
@@ -43,7 +44,7 @@ def join_requests(observations: Sequence[Observation]) -> tuple[pl.DataFrame | N
                 lost.append(
                     {"file": log.file, "what": "request lines without a row in the client's table", "count": unmatched}
                 )
-    merged = _unique_ids(merged)
+    merged = unique_ids(merged)
     return merged.sort("arrival_ns", "request_id", nulls_last=True), lost
 
 
@@ -56,20 +57,6 @@ def _fill_from_log(requests: pl.DataFrame, logged: pl.DataFrame) -> tuple[pl.Dat
     unmatched = right.join(left.select("_key"), on="_key", how="anti").height
     filled = matched.with_columns(pl.coalesce(name, f"{name}_log").alias(name) for name in _FROM_LOG)
     return filled.select(REQUESTS.column_names), unmatched
-
-
-def _unique_ids(requests: pl.DataFrame) -> pl.DataFrame:
-    """Give repeated ids a number, the original kept in source_request_id."""
-    if not requests["request_id"].is_duplicated().any():
-        return requests
-    number = pl.int_range(pl.len()).over("request_id")
-    renamed = pl.concat_str("request_id", pl.lit("#"), number.cast(pl.String))
-    return requests.with_columns(
-        source_request_id=pl.when(number > 0)
-        .then(pl.coalesce("source_request_id", "request_id"))
-        .otherwise("source_request_id"),
-        request_id=pl.when(number > 0).then(renamed).otherwise("request_id"),
-    )
 
 
 def looks_closed_loop(requests: pl.DataFrame) -> int | None:

@@ -1,0 +1,263 @@
+"""The timed loop (``replay/loop.py`` and ``replay/simulate.py``): send, decide, let the device run, deliver.
+
+``run`` is what Python calls. It stops when everything has ended, when a table is full (make it larger and call again:
+all state is in the arrays), after ``max_turns``, or where the version itself crashes.
+"""
+
+from tracekit.kernel.blocks import free_blocks
+from tracekit.kernel.clients import (
+    FOREVER,
+    abort_ns,
+    ended,
+    next_due_ns,
+    pop_abort,
+    push_abort,
+    send,
+)
+from tracekit.kernel.compiling import compiled, compiled_entry, inlined
+from tracekit.kernel.layout import (
+    ABORT,
+    CRASH_KEPT_OUTPUT,
+    DONE,
+    FINISHED,
+    NONE,
+    PAUSED,
+    REJECTED,
+    RUNNING,
+    STEPS_FULL,
+    WAITING,
+    Array,
+    Record,
+)
+from tracekit.kernel.lockstep import leave_all, leave_lockstep
+from tracekit.kernel.queues import add_waiting, leave_running, remove_waiting
+from tracekit.kernel.quiet import duration_of, is_quiet, quiet_turns
+from tracekit.kernel.recording import (
+    advance_samples,
+    finish_samples,
+    has_room,
+    itl_bucket,
+    record_step,
+    stamp_token,
+    take_snapshot,
+)
+from tracekit.kernel.references import entry_at, heap_at, itl_at, plan_at, preemption_row_at, request_at, step_row_at
+from tracekit.kernel.steps import (
+    schedule,
+    settle_lockstep,
+    sort_entries,
+    stop_reason,
+    update_request,
+)
+from tracekit.step_time.affine import AffineParameters
+
+
+@compiled_entry
+def run(engines: Array, max_turns: int) -> int:
+    """Replay on from where the arrays stand; returns why it stopped."""
+    engine = engines[0]
+    turns = 0
+    while turns < max_turns:
+        room = has_room(engine)
+        if room != 0:
+            return STEPS_FULL + room - 1
+        has_work = _has_work(engine)
+        due = next_due_ns(engine)
+        if due < FOREVER and (not has_work or due + engine.frontend_ns <= engine.now):
+            turns += 1
+            _send(engine)
+        elif has_work:
+            turns += 1
+            _turn(engine, due)
+            if is_quiet(engine):
+                # Somebody may have ended, so that another arrival is due now.
+                arrival_ns = min(next_due_ns(engine), FOREVER - engine.frontend_ns) + engine.frontend_ns
+                turns += quiet_turns(engine, arrival_ns, max_turns - turns)
+        else:
+            finish_samples(engine)
+            return DONE
+        if engine.crash != 0:
+            leave_all(engine)
+            return int(engine.crash)
+    return PAUSED
+
+
+@inlined
+def _has_work(engine: Record) -> bool:
+    """Whether a turn can change anything before the next arrival or abort."""
+    return bool(engine.num_plans > 0 or (engine.num_known > 0 and not engine.is_blocked))
+
+
+@compiled
+def _send(engine: Record) -> None:
+    """Send the next request; it reaches the engine, or is refused at the door."""
+    index = send(engine)
+    if index == NONE:
+        return
+    request = request_at(engine, index)
+    request.arrival_ns = request.due_ns
+    if request.refused != 0:
+        request.status = FINISHED
+        request.finish_reason = REJECTED
+        request.finished_ns = request.arrival_ns
+        ended(engine, index, request.finished_ns)
+        return
+    if not _has_work(engine):
+        engine.now = max(engine.now, request.arrival_ns + engine.frontend_ns)
+    engine.is_blocked = False
+    request.queued_ns = engine.now
+    request.status = WAITING
+    engine.num_known += 1
+    add_waiting(engine, index)
+    if request.abort_after_ns >= 0 and engine.crash == 0:
+        push_abort(engine, index)
+
+
+@inlined
+def _turn(engine: Record, due_ns: int) -> None:
+    """One pass of the engine core's loop: decide a step, or wait for the oldest one and process its output."""
+    _apply_aborts(engine)
+    if engine.num_plans < engine.depth and engine.crash == 0:
+        number = (engine.oldest_plan + engine.num_plans) & 1
+        rows_before = engine.num_preemption_rows
+        num_scheduled = schedule(engine, number)
+        if engine.crash != 0:
+            engine.num_preemption_rows = rows_before
+            return
+        engine.preemptions_booked += plan_at(engine, number).num_preemptions
+        engine.num_preempted_since_step += plan_at(engine, number).num_preemptions
+        if num_scheduled > 0:
+            _launch(engine, number)
+            if engine.num_plans < engine.depth:
+                return
+        elif engine.num_plans == 0:
+            _wait(engine, due_ns)
+            return
+    if engine.crash != 0:
+        return
+    oldest = engine.oldest_plan
+    engine.now = max(engine.now, plan_at(engine, oldest).end_ns)
+    # The aborts see the step as delivered already: what it carried of an aborted request is dropped.
+    _apply_aborts(engine)
+    if engine.crash == 0:
+        _process(engine, oldest)
+
+
+@inlined
+def _launch(engine: Record, number: int) -> None:
+    plan = plan_at(engine, number)
+    start_ns = max(engine.now, engine.device_free)
+    parameters = AffineParameters(engine.t0, engine.per_token, engine.per_seq, engine.per_context_token)
+    duration_ns = duration_of(
+        parameters, plan.num_scheduled_tokens, plan.count + plan.num_lockstep, plan.num_context_tokens
+    )
+    engine.device_free = start_ns + duration_ns
+    plan.step = engine.num_steps
+    plan.end_ns = engine.device_free
+    record_step(engine, number, start_ns, duration_ns)
+    engine.num_preempted_since_step = 0
+    # Whoever was admitted stands at the end of the plan.
+    for position in range(plan.count - plan.num_admitted, plan.count):
+        request = request_at(engine, entry_at(engine, number, position).request)
+        if request.open_preemption != NONE:
+            preemption_row_at(engine, request.open_preemption).resumed_step = engine.num_steps
+            request.open_preemption = NONE
+        else:
+            request.scheduled_ns = engine.now
+    engine.num_steps += 1
+    engine.step_mod += 1
+    if engine.step_mod == engine.block_size:
+        engine.step_mod = 0
+    engine.num_plans += 1
+    if engine.lockstep:
+        settle_lockstep(engine, number)
+
+
+@inlined
+def _process(engine: Record, number: int) -> None:
+    """Stamp the tokens the step sampled and end the requests it finished."""
+    plan = plan_at(engine, number)
+    engine.oldest_plan = 1 - engine.oldest_plan
+    engine.num_plans -= 1
+    advance_samples(engine, engine.now)
+    if engine.is_async and plan.num_kept > 0:
+        engine.crash = CRASH_KEPT_OUTPUT
+        return
+    end_ns = plan.end_ns
+    if plan.is_unsorted:
+        sort_entries(engine, number)
+    num_sampled = plan.num_lockstep
+    if num_sampled > 0:
+        itl_at(engine, itl_bucket(end_ns - engine.last_update_ns)).count += num_sampled
+    num_finished = 0
+    for position in range(plan.count):
+        update_request(engine, entry_at(engine, number, position))
+    if engine.crash != 0:
+        _undo_tokens(engine, number)
+        return
+    for position in range(plan.count):
+        entry = entry_at(engine, number, position)
+        if not entry.sampled:
+            continue
+        num_sampled += 1
+        request = request_at(engine, entry.request)
+        stamp_token(engine, request, end_ns)
+        if entry.finished:
+            num_finished += 1
+            request.finished_ns = end_ns
+            request.finish_reason = stop_reason(engine, request)
+            ended(engine, entry.request, end_ns)
+    engine.tokens_booked += num_sampled
+    engine.last_processed_step = plan.step
+    engine.last_update_ns = end_ns
+    if plan.row != NONE:
+        step_row_at(engine, plan.row).num_finished_reqs = num_finished
+    take_snapshot(engine)
+
+
+@compiled
+def _undo_tokens(engine: Record, number: int) -> None:
+    """The version died while it processed a step: its tokens never came out."""
+    for position in range(plan_at(engine, number).count):
+        entry = entry_at(engine, number, position)
+        if entry.sampled:
+            request_at(engine, entry.request).num_tokens -= 1
+            entry.sampled = False
+
+
+@compiled
+def _apply_aborts(engine: Record) -> None:
+    while engine.abort_size > 0 and abort_ns(engine, heap_at(engine, 0).abort) <= engine.now and engine.crash == 0:
+        index = pop_abort(engine)
+        request = request_at(engine, index)
+        if request.status == FINISHED:
+            continue
+        if request.status == RUNNING:
+            if request.in_lockstep:
+                leave_lockstep(engine, index, False)
+            leave_running(engine, index)
+        else:
+            remove_waiting(engine, index)
+            if engine.crash != 0:
+                return
+        request.status = FINISHED
+        free_blocks(engine, index)
+        engine.num_known -= 1
+        request.open_preemption = NONE
+        request.finish_reason = ABORT
+        last_ns = 0 if request.last_token_ns < -(1 << 61) else request.last_token_ns
+        request.finished_ns = max(abort_ns(engine, index), last_ns)
+        ended(engine, index, request.finished_ns)
+
+
+@compiled
+def _wait(engine: Record, due_ns: int) -> None:
+    """Nothing runs and nothing can be admitted: only an abort or an arrival can help."""
+    until = FOREVER
+    if engine.abort_size > 0:
+        until = abort_ns(engine, heap_at(engine, 0).abort)
+    if due_ns < FOREVER:
+        until = min(until, due_ns + engine.frontend_ns)
+    if until < FOREVER:
+        engine.now = max(engine.now, until)
+    engine.is_blocked = engine.abort_size == 0
