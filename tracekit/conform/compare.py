@@ -52,10 +52,10 @@ def _out_of_scope(case: Case) -> str | None:
 
 
 def _compare(case: Case) -> list[CaseResult]:
-    simulated: dict[tuple[Rules, object], list[Row]] = {}
+    simulated: dict[tuple[Rules, object, bool], list[Row]] = {}
     results = []
     for log in case.logs:
-        key = (log.rules, log.rules.prefix_stats)
+        key = (log.rules, log.rules.prefix_stats, log.rules.reset_drops_next_output)
         if key not in simulated:
             simulated[key] = list(simulate(case.config, case.workload, log.rules))
         recorded = read_rows(log.path)

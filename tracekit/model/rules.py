@@ -91,6 +91,9 @@ class Rules:
     """Up to 0.10.1 the null block counts in ``kv_cache_usage``."""
     has_running_reset: bool = True
     """0.12.0: ``reset_prefix_cache`` can preempt the running requests; their outputs in flight are dropped."""
+    reset_drops_next_output: bool = field(default=False, compare=False)
+    """Asynchronous, up to 0.21: such a reset drops the next output of every running request, in flight or not; from
+    0.22.0 it counts those in flight. Nothing but a reset from outside depends on it, so it parts no class."""
 
     # V0
     v0_sorts_by_arrival: bool = False
@@ -124,6 +127,7 @@ _V1_CHANGES: Final[tuple[tuple[VersionNumber, dict[str, object]], ...]] = (
     ((0, 31, 0), {"has_active_limit": False, "threshold_spares_lone_request": False,
                   "steps_back_for_idle_victim": False}),
     ((0, 24, 0), {"unhashed_blocks_first": False, "has_watermark": False}),
+    ((0, 22, 0), {"reset_drops_next_output": True}),
     ((0, 19, 0), {"full_prompt_gate": False}),
     ((0, 12, 0), {"unchunked_over_budget": "skip", "equal_arrivals_crash": True, "has_running_reset": False,
                   "unchunked_clears_threshold": True}),

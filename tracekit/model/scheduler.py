@@ -152,7 +152,10 @@ class Scheduler:
         victims: list[Request] = []
         while preempt_running and self.running:
             victim = self.running.pop()
-            victim.num_outputs_to_drop += victim.num_output_placeholders
+            if self.rules.reset_drops_next_output and self.config.async_scheduling:
+                victim.num_outputs_to_drop = 1
+            else:
+                victim.num_outputs_to_drop += victim.num_output_placeholders
             self._preempt(victim)
             victims.append(victim)
         return self.kv_cache.pool.reset(), victims

@@ -24,7 +24,7 @@ _RULES: Final = frozenset({
     "has_long_prefill_threshold", "threshold_spares_lone_request", "unchunked_clears_threshold", "foresees_max_tokens",
     "has_priority", "scheduled_victim", "steps_back_for_idle_victim", "equal_arrivals_crash",
     "goes_on_after_self_preemption", "has_null_block", "num_preallocated_tokens", "unhashed_blocks_first",
-    "usage_counts_null_block", "has_running_reset", "prefix_stats",
+    "usage_counts_null_block", "has_running_reset", "reset_drops_next_output", "prefix_stats",
 })  # fmt: skip
 """The rules that the kernel follows; a replay resets no cache."""
 _CRASHES: Final = (
