@@ -25,6 +25,20 @@ def test_decisions_equal_the_recorded_ones(version: str) -> None:
     assert_agrees(report)
 
 
+@pytest.mark.parametrize("version", ["0.33.0", "0.20.2", "0.11.2", "0.8.5"])
+def test_the_kernel_decides_as_recorded(version: str) -> None:
+    report = conform(SETS, version, decider="kernel")
+    assert report.results
+    assert_agrees(report)
+
+
+@pytest.mark.slow
+def test_the_kernel_agrees_with_all_recorded_v1_versions() -> None:
+    report = conform(SETS, decider="kernel", jobs=2)
+    assert len({result.case for result in report.results}) == 70
+    assert_agrees(report)
+
+
 @pytest.mark.slow
 def test_all_recorded_versions_agree() -> None:
     report = conform(SETS, jobs=2)

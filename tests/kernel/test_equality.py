@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.kernel.workloads import Case, by_model, cases
 from tracekit.replay.compiled import replay_compiled, unsupported
 
-EXAMPLES = int(os.environ.get("TRACEKIT_KERNEL_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("TRACEKIT_KERNEL_EXAMPLES", "1500"))
 
 
 def assert_equal_to_model(case: Case, *, lockstep: bool) -> None:

@@ -29,7 +29,11 @@ SMALL = run(
     ],
     preemptions=[{"step": 1, "time_ns": 20 * MS, "request_id": "b", "resumed_step": 2, "num_computed_tokens": 51}],
     engine_stats=[sample(15, 2), sample(50, 2)],
-    distributions=[{"metric": "itl_ns", "bucket_low": 0.0, "bucket_high": 20.0 * MS, "count": 6}],
+    distributions=[
+        {"metric": "itl_ns", "bucket_low": 0.0, "bucket_high": 20.0 * MS, "count": 6},
+        {"metric": "num_running_reqs", "engine": 0, "bucket_low": 0.0, "bucket_high": 1.0, "count": 50 * MS},
+        {"metric": "num_running_reqs", "engine": 0, "bucket_low": 1.0, "bucket_high": 2.0, "count": 30 * MS},
+    ],
 )
 
 

@@ -12,6 +12,10 @@ from tracekit.cli.output import common_options, json_option, print_json, progres
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--rules", metavar="VERSION", help="The version of a single recording.")
 @click.option("--v0", "is_v0", is_flag=True, help="The recording is of that version's V0 engine.")
+@click.option(
+    "--engine", "decider", type=click.Choice(["model", "kernel"]), default="model", show_default=True,
+    help="Whose decisions are compared: the model's, or the compiled kernel's (V1).",
+)  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to use.")
 @click.option("--certificate", metavar="FILE", help="Write the page that lists every label.")
 @json_option
@@ -19,6 +23,7 @@ from tracekit.cli.output import common_options, json_option, print_json, progres
 def command(
     paths: tuple[str, ...],
     rules: str | None,
+    decider: Literal["model", "kernel"],
     jobs: int,
     certificate: str | None,
     *,
@@ -38,7 +43,7 @@ def command(
     from tracekit.report.text import sanitise
 
     engine: Literal["v0", "v1"] | None = "v0" if is_v0 else None
-    report = conform(paths, rules=rules, engine=engine, jobs=jobs, progress=progress_bar(quiet=quiet))
+    report = conform(paths, rules=rules, engine=engine, decider=decider, jobs=jobs, progress=progress_bar(quiet=quiet))
     if certificate is not None:
         Path(certificate).write_text(
             certificate_page(report, ", ".join(f"`{Path(path).name}`" for path in paths)), encoding="utf-8"

@@ -118,13 +118,18 @@ def _add_run(connection: duckdb.DuckDBPyConnection, alias: str, run: Run) -> Non
         source = _quoted(f"{alias}__{name}")
         connection.execute(f"CREATE VIEW {schema}.{name} AS SELECT * FROM {source}")  # noqa: S608 - our names
     for name in VIEWS:
-        text = view_sql(_states_view(connection, schema) if name == "states" else name)
+        text = view_sql(_states_view(connection, schema, run) if name == "states" else name)
         # A view finds unqualified names in its own schema first.
         connection.execute(f"CREATE VIEW {schema}.{name} AS {text}")
 
 
-def _states_view(connection: duckdb.DuckDBPyConnection, schema: str) -> str:
-    """Which of the ``states_from_*`` views the run can answer best."""
+def _states_view(connection: duckdb.DuckDBPyConnection, schema: str, run: Run) -> str:
+    """Which of the ``states_from_*`` views the run can answer best.
+
+    Where a replay kept a sample of its steps, its periodic samples are exact and the states between those steps are not.
+    """
+    if (run.info.get("replayed") or {}).get("steps") == "sample" and run.has("engine_stats"):
+        return "states_from_samples"
     # Requests are complete only where every served one says when it was scheduled, and none was evicted.
     by_requests = "COUNT(scheduled_ns) > 0 AND COUNT(first_token_ns) FILTER (WHERE scheduled_ns IS NULL) = 0"
     no_evictions = f"(SELECT COUNT(*) FROM {schema}.preemptions) = 0"  # noqa: S608 - our names

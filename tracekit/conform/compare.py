@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tracekit.conform.drivers import simulate
+from tracekit.conform.drivers import Decider, kernel_cannot, simulate
 from tracekit.conform.recordings import Case, Row, find_cases, read_rows
 from tracekit.conform.report import CaseResult, ConformReport, Difference
 from tracekit.model.rules import Engine, Rules
 from tracekit.progress import Progress, no_progress
 
 _OUT_OF_SCOPE: Final = ("kv_groups", "num_speculative_tokens")
+_NO_IDENTITY: Final = "new_block_ids"
+"""A field of the model's rows only: to the kernel, blocks without shared content have no identity."""
 
 
 def conform(
@@ -20,45 +23,54 @@ def conform(
     *,
     engine: Engine | None = None,
     cases: Sequence[str] | None = None,
+    decider: Decider = "model",
     jobs: int = 1,
     progress: Progress = no_progress,
 ) -> ConformReport:
-    """Compare the model with recordings, step by step.
+    """Compare the model (``decider`` "kernel": the compiled scheduler) with recordings, step by step.
 
     ``rules`` is the vLLM version of a single recording, or restricts a set to the labels with the same rules;
     ``engine`` restricts a set to V0 or V1 (and picks it for a single recording); ``cases`` to some cases; ``jobs`` is
-    the number of processes. Cases with KV groups or speculation are skipped and reported. Raises ``InputError`` for a
-    path that holds no recording.
+    the number of processes. Cases with KV groups or speculation, and what the kernel has no part in, are skipped and
+    reported. Raises ``InputError`` for a path that holds no recording.
     """
+    if decider == "kernel" and engine is None:
+        engine = "v1"
     found = [case for path in paths for case in find_cases(Path(path), rules, engine)]
     found = [case for case in found if cases is None or case.name in cases]
-    skipped = [(case.name, reason) for case in found if (reason := _out_of_scope(case))]
-    found = [case for case in found if not _out_of_scope(case)]
+    skipped = [(case.name, reason) for case in found if (reason := _out_of_scope(case, decider))]
+    found = [case for case in found if not _out_of_scope(case, decider)]
+    compare_one = partial(_compare, decider=decider)
     results: list[CaseResult] = []
     if jobs > 1:
         with ProcessPoolExecutor(jobs) as pool:
-            for number, compared in enumerate(pool.map(_compare, found)):
+            for number, compared in enumerate(pool.map(compare_one, found)):
                 progress("conform", number + 1, len(found))
                 results += compared
     else:
         for number, case in enumerate(found):
-            results += _compare(case)
+            results += compare_one(case)
             progress("conform", number + 1, len(found))
     return ConformReport(tuple(results), tuple(skipped))
 
 
-def _out_of_scope(case: Case) -> str | None:
-    return next((f"{key} is not modelled" for key in _OUT_OF_SCOPE if case.config.get(key)), None)
+def _out_of_scope(case: Case, decider: Decider = "model") -> str | None:
+    unknown = next((f"{key} is not modelled" for key in _OUT_OF_SCOPE if case.config.get(key)), None)
+    if unknown is not None or decider == "model":
+        return unknown
+    return kernel_cannot(case.config, case.logs[0].rules)
 
 
-def _compare(case: Case) -> list[CaseResult]:
+def _compare(case: Case, decider: Decider = "model") -> list[CaseResult]:
     simulated: dict[tuple[Rules, object, bool], list[Row]] = {}
     results = []
     for log in case.logs:
         key = (log.rules, log.rules.prefix_stats, log.rules.reset_drops_next_output)
         if key not in simulated:
-            simulated[key] = list(simulate(case.config, case.workload, log.rules))
+            simulated[key] = list(simulate(case.config, case.workload, log.rules, decider))
         recorded = read_rows(log.path)
+        if decider == "kernel":
+            recorded = [{name: value for name, value in row.items() if name != _NO_IDENTITY} for row in recorded]
         difference = _first_difference(recorded, simulated[key])
         agreeing = len(recorded) if difference is None else min(difference.step, len(recorded))
         results.append(

@@ -6,7 +6,7 @@ when two are in flight) is processed. A step with nothing to do is a row too.
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from tracekit.conform.recordings import Row
 from tracekit.conform.workload import aborts, arrivals, engine_config
@@ -16,15 +16,24 @@ from tracekit.model.rules import EngineCrashError, Rules
 from tracekit.model.scheduler import Scheduler
 from tracekit.model.scheduler_v0 import SchedulerV0
 
+if TYPE_CHECKING:
+    from tracekit.kernel.decisions import StepwiseKernel
+
+Decider = Literal["model", "kernel"]
 MAX_STEPS: Final = 100_000
 
 
-def simulate(config: Row, workload: Sequence[Row], rules: Rules) -> Iterator[Row]:
-    """The rows of a case under some rules, up to the end or to the step at which vLLM would crash."""
+def simulate(config: Row, workload: Sequence[Row], rules: Rules, decider: Decider = "model") -> Iterator[Row]:
+    """The rows of a case under some rules, up to the end or to the step at which vLLM would crash.
+
+    ``decider``: the model, or the kernel, whose rows have no ``new_block_ids`` (see ``kernel_cannot``).
+    """
     max_steps = int(config.get("max_steps", MAX_STEPS))
     engine = engine_config(config)
-    driver: _DriverV0 | _DriverV1
-    if rules.engine == "v0":
+    driver: _DriverV0 | _DriverV1 | _DriverKernel
+    if decider == "kernel":
+        driver = _DriverKernel(config, workload, rules)
+    elif rules.engine == "v0":
         driver = _DriverV0(config, workload, SchedulerV0(engine, rules))
     else:
         driver = _DriverV1(config, workload, Scheduler(engine, rules))
@@ -32,6 +41,15 @@ def simulate(config: Row, workload: Sequence[Row], rules: Rules) -> Iterator[Row
         yield from driver.run(max_steps)
     except EngineCrashError:
         return
+
+
+def kernel_cannot(config: Row, rules: Rules) -> str | None:
+    """Why the kernel cannot run this case, in words; None when it can."""
+    if rules.engine != "v1":
+        return "the kernel has no V0 scheduler"
+    if config.get("reset_running") and config.get("async_scheduling"):
+        return "the kernel drops no outputs of requests that a reset throws out"
+    return None
 
 
 class _Traffic:
@@ -42,11 +60,16 @@ class _Traffic:
         self._aborts = deque(aborts(workload))
 
     @property
+    def requests(self) -> list[Request]:
+        """Everybody who has yet to arrive, in order."""
+        return [request for _, request in self._arrivals]
+
+    @property
     def expects_arrivals(self) -> bool:
         """Whether somebody has yet to arrive."""
         return bool(self._arrivals)
 
-    def apply(self, step: int, scheduler: Scheduler | SchedulerV0) -> list[str]:
+    def apply(self, step: int, scheduler: "Scheduler | SchedulerV0 | StepwiseKernel") -> list[str]:
         """Let arrivals and aborts of a step happen; returns who was aborted."""
         while self._arrivals and self._arrivals[0][0] <= step:
             scheduler.add_request(self._arrivals.popleft()[1])
@@ -131,6 +154,71 @@ class _DriverV1:
         since = [new - old for new, old in zip(now, self._stats_taken, strict=True)]
         self._stats_taken = now
         return since if rules.preempted_apart else since[:3]
+
+
+class _DriverKernel:
+    """The same loop as ``_DriverV1`` around the compiled scheduler."""
+
+    def __init__(self, config: Row, workload: Sequence[Row], rules: Rules) -> None:
+        from tracekit.kernel.decisions import StepwiseKernel
+
+        self._config = config
+        self._depth = 2 if config.get("async_scheduling") else 1
+        self._rules = rules.prefix_stats
+        self._traffic = _Traffic(config, workload)
+        self._kernel = StepwiseKernel(engine_config(config), rules, self._traffic.requests)
+        self._stats_taken = self._kernel.lookups
+
+    def run(self, max_steps: int) -> Iterator[Row]:
+        """The rows until nobody is left."""
+        kernel = self._kernel
+        in_flight: deque[int | None] = deque()
+        for step in range(max_steps):
+            aborted = self._traffic.apply(step, kernel)
+            busy = kernel.has_requests or any(plan is not None for plan in in_flight)
+            if not (busy or self._traffic.expects_arrivals):
+                return
+            row: Row = {"step": step}
+            if step in self._config.get("reset_steps", ()):
+                throws_out = bool(self._config.get("reset_running"))
+                row["reset"], victims = kernel.reset_prefix_cache(preempt_running=throws_out)
+                if throws_out:
+                    row["reset_preempted"] = victims
+            decision = kernel.schedule()
+            row |= {
+                "scheduled": decision.scheduled,
+                "total": sum(decision.scheduled.values()),
+                "new": decision.admitted,
+                "resumed": decision.resumed,
+                "cached": decision.cached,
+                "preempted": decision.preempted,
+                "num_running": decision.num_running,
+                "num_waiting": decision.num_waiting,
+                "free_blocks": decision.num_free_blocks,
+                "kv_usage": round(decision.kv_cache_usage, 6),
+                "finished": [],
+                "prefix_stats": None,
+            }
+            if aborted:
+                row["aborted"] = aborted
+            in_flight.append(decision.plan)
+            if len(in_flight) >= self._depth or decision.plan is None:
+                self._deliver(row, in_flight.popleft())
+            row["running_after"], row["waiting_after"], row["free_after"] = kernel.state
+            yield row
+
+    def _deliver(self, row: Row, plan: int | None) -> None:
+        num_sampled = 0
+        if plan is not None:
+            row["finished"], num_sampled = self._kernel.process(plan)
+        elif self._depth > 1:
+            return
+        if not (self._rules.on_empty_steps or num_sampled):
+            return
+        now = self._kernel.lookups
+        since = [new - old for new, old in zip(now, self._stats_taken, strict=True)]
+        self._stats_taken = now
+        row["prefix_stats"] = since if self._rules.preempted_apart else since[:3]
 
 
 class _DriverV0:

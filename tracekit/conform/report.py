@@ -65,8 +65,8 @@ class ConformReport:
 
     @property
     def agrees(self) -> bool:
-        """Whether every compared step agrees."""
-        return all(result.agrees for result in self.results)
+        """Whether every compared step agrees; where nothing was compared, nothing does."""
+        return bool(self.results) and all(result.agrees for result in self.results)
 
     @property
     def labels(self) -> Mapping[str, LabelCounts]:
@@ -93,6 +93,8 @@ class ConformReport:
         runs, good_runs = sum(c.num_cases for c in counts), sum(c.num_agreeing_cases for c in counts)
         steps, good_steps = sum(c.num_steps for c in counts), sum(c.num_agreeing_steps for c in counts)
         crashed = sum(c.num_crashed for c in counts)
+        if not self.results:
+            return f"NOTHING COMPARED: {len(self.skipped)} cases not compared"
         text = (
             f"{'agree' if self.agrees else 'DIFFER'}: {len(cases) - len(failed)} of {len(cases)} cases, "
             f"{good_runs:,} of {runs:,} runs, {good_steps:,} of {steps:,} steps"

@@ -20,7 +20,7 @@ from tracekit.step_time.parameters import StepTime
 
 KEEP: Final = {"all": KEEP_ALL, "auto": KEEP_ALL, "sample": KEEP_SAMPLE, "none": KEEP_NONE}
 MOST_STEP_ROWS: Final = 2_000_000
-"""With ``auto``, more steps than this are kept as a sample."""
+"""With ``auto``, more steps than this are kept as a sample (as ``replay.record`` has it)."""
 _FIRST_ROWS: Final = 1 << 16
 
 
@@ -46,12 +46,13 @@ class Memory:
 
 def empty_requests(count: int) -> Array:
     """Records of requests that were not sent yet; the caller fills in what arrived."""
-    requests = np.zeros(count, layout.REQUEST)
+    fresh = np.zeros(1, layout.REQUEST)
     for name in ("previous", "following", "slot", "open_preemption", "first_turn", "next_turn", "abort_after_ns"):
-        requests[name] = NONE
+        fresh[name] = NONE
     for name in ("arrival_ns", "queued_ns", "scheduled_ns", "first_token_ns", "last_token_ns", "finished_ns"):
-        requests[name] = NEVER
-    return requests
+        fresh[name] = NEVER
+    # Written once, record by record: the first touch of memory costs more than anything else here.
+    return fresh.repeat(count)
 
 
 def memory_for(

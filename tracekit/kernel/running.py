@@ -251,14 +251,22 @@ def evict(
     row.request = victim
     row.needed_by = needed_by
     row.num_computed_tokens = request.num_computed_tokens
-    row.num_blocks = free_blocks(engine, victim)
+    row.num_blocks = preempt(engine, victim)
     row.resumed_step = NONE
+    request.open_preemption = engine.num_preemption_rows
+    engine.num_preemption_rows += 1
+    plan_at(engine, number).num_preemptions += 1
+
+
+@compiled
+def preempt(engine: Record, victim: int) -> int:
+    """Put a request that left running back into waiting; returns the blocks freed."""
+    request = request_at(engine, victim)
+    num_blocks = free_blocks(engine, victim)
     request.status = PREEMPTED
     request.num_lost_tokens = request.num_computed_tokens
     request.num_computed_tokens = 0
     request.num_output_placeholders = 0
     request.num_preemptions += 1
-    request.open_preemption = engine.num_preemption_rows
-    engine.num_preemption_rows += 1
-    plan_at(engine, number).num_preemptions += 1
     prepend_waiting(engine, victim)
+    return num_blocks

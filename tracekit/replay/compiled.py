@@ -49,7 +49,7 @@ class CompiledReplay:
 
     ``left_out``: rows that were not replayed, by reason; ``refused``: requests by vLLM's reason; ``steps_kept``: which
     rows of ``steps`` were stored (all, none, sample). The aggregates are exact whatever was stored: the device's time
-    by ``bound_by``, and by the number of running requests.
+    by ``bound_by`` here, and by the number of running requests in ``distributions``.
     """
 
     tables: dict[str, pl.DataFrame]
@@ -60,7 +60,6 @@ class CompiledReplay:
     num_steps: int
     prefix_cache: dict[str, int] = field(default_factory=dict)
     ns_bound_by: dict[str, int] = field(default_factory=dict)
-    ns_by_num_running: dict[int, int] = field(default_factory=dict)
 
 
 def unsupported(config: EngineConfig, rules: Rules, requests: pl.DataFrame | None = None) -> str | None:
@@ -120,13 +119,12 @@ def replay_compiled(
     crash = run_kernel(memory, steps, progress)
     if crash is not None:
         columns.notes.append(f"the replay ends where the recorded version dies: {crash}")
-    sent = memory.arrays["requests"][memory.arrays["requests"]["status"] != 0]
-    if len(sent) < len(memory.arrays["requests"]):
-        columns.left_out["its earlier turn never ended, so it was never sent"] += len(memory.arrays["requests"]) - len(
-            sent
-        )
+    sent = memory.arrays["requests"]["status"] != 0
+    if num_unsent := int((~sent).sum()):
+        columns.left_out["its earlier turn never ended, so it was never sent"] += num_unsent
+    codes = memory.arrays["requests"]["refused"]
     refused = Counter({
-        what: count for code, what in enumerate(REFUSALS, 1) if (count := int((sent["refused"] == code).sum()))
+        what: count for code, what in enumerate(REFUSALS, 1) if (count := int(((codes == code) & sent).sum()))
     })  # fmt: skip
     return CompiledReplay(
         tables_of(requests, columns, memory), columns.left_out, refused, columns.notes, *_aggregates(memory)
@@ -154,7 +152,7 @@ def run_kernel(memory: Any, steps: str = "all", progress: Progress = no_progress
     return _CRASHES[reason - layout.CRASH_EQUAL_ARRIVALS]
 
 
-def _aggregates(memory: Any) -> tuple[str, int, dict[str, int], dict[str, int], dict[int, int]]:  # noqa: ANN401
+def _aggregates(memory: Any) -> tuple[str, int, dict[str, int], dict[str, int]]:  # noqa: ANN401
     from tracekit.kernel.layout import BOUNDS
     from tracekit.kernel.recording import KEEP_ALL, KEEP_NONE
 
@@ -162,8 +160,7 @@ def _aggregates(memory: Any) -> tuple[str, int, dict[str, int], dict[str, int], 
     bound_by = {
         name: int(ns) for name, ns in zip(BOUNDS, memory.arrays["bound_times"]["duration_ns"], strict=True) if ns
     }
-    running = {number: int(ns) for number, ns in enumerate(memory.arrays["running_times"]["duration_ns"]) if ns}
     names = ("requests", "queries", "hits")
     prefix_cache = {f"num_{name}": int(memory.engine[f"prefix_{name}"]) for name in names}
     prefix_cache |= {f"num_preempted_{name}": int(memory.engine[f"preempted_{name}"]) for name in names}
-    return kept, int(memory.engine["num_steps"]), prefix_cache, bound_by, running
+    return kept, int(memory.engine["num_steps"]), prefix_cache, bound_by

@@ -8,9 +8,9 @@ import polars as pl
 from tracekit.kernel.layout import BOUNDS, FINISH_REASONS, NEVER, UNSENT
 from tracekit.kernel.memory import Memory
 from tracekit.replay.compiled_columns import Column, Columns
-from tracekit.replay.record import bucket_high
+from tracekit.replay.record import distributions_of
 from tracekit.schema.parquet import empty, polars_schema
-from tracekit.schema.tables import DISTRIBUTIONS, ENGINE_STATS, PREEMPTIONS, REQUESTS, STEPS
+from tracekit.schema.tables import ENGINE_STATS, PREEMPTIONS, REQUESTS, STEPS
 
 _KEPT = (
     "request_id", "source_request_id", "parent_request_id", "session_id", "think_ns", "num_prompt_tokens",
@@ -25,7 +25,7 @@ def tables_of(trace: pl.DataFrame, columns: Columns, memory: Memory) -> dict[str
         "requests": _requests(trace, columns, memory),
         "steps": _steps(memory, columns.engine),
         "preemptions": _preemptions(trace, columns, memory),
-        "distributions": _itl(memory.arrays["itl"]["count"]),
+        "distributions": _distributions(memory, columns.engine),
     }
     samples = _samples(memory, columns.engine)
     if samples.height:
@@ -104,20 +104,11 @@ def _preemptions(trace: pl.DataFrame, columns: Columns, memory: Memory) -> pl.Da
     return pl.DataFrame(data, schema=polars_schema(PREEMPTIONS))
 
 
-def _itl(counts: Column) -> pl.DataFrame:
-    buckets = np.flatnonzero(counts)
-    if not len(buckets):
-        return empty(DISTRIBUTIONS)
-    low = [bucket_low_of(bucket) for bucket in buckets.tolist()]
-    rows = {
-        "metric": ["itl_ns"] * len(low),
-        "engine": [None] * len(low),
-        "time_ns": [None] * len(low),
-        "bucket_low": [float(edge) for edge in low],
-        "bucket_high": [float(bucket_high(edge)) for edge in low],
-        "count": counts[buckets],
-    }
-    return pl.DataFrame(rows, schema=polars_schema(DISTRIBUTIONS))
+def _distributions(memory: Memory, engine: int) -> pl.DataFrame:
+    gaps, durations = memory.arrays["itl"]["count"], memory.arrays["running_times"]["duration_ns"]
+    itl = [(None, bucket_low_of(bucket), int(gaps[bucket])) for bucket in np.flatnonzero(gaps).tolist()]
+    running = [(engine, number, int(durations[number])) for number in np.flatnonzero(durations).tolist()]
+    return distributions_of(itl, running)
 
 
 def bucket_low_of(bucket: int) -> int:

@@ -1,6 +1,7 @@
 """What a replay writes down: requests, steps, preemptions, periodic samples and the ITL histogram."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,8 @@ from tracekit.replay.workload import Arrival
 from tracekit.schema.parquet import empty, polars_schema
 from tracekit.schema.tables import DISTRIBUTIONS, ENGINE_STATS, PREEMPTIONS, REQUESTS, STEPS
 
+MOST_STEP_ROWS: Final = 2_000_000
+"""More steps than this are kept as a sample, unless all are asked for."""
 NUM_FINISHED: Final = STEPS.column_names.index("num_finished_reqs")
 NUM_PREEMPTED: Final = STEPS.column_names.index("num_preempted_reqs")
 
@@ -51,6 +54,8 @@ class Recording:
     preemptions: list[dict[str, int | str | None]] = field(default_factory=list)
     engine_stats: list[dict[str, int | float | str | None]] = field(default_factory=list)
     itl: Counter[int] = field(default_factory=Counter)
+    running_ns: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Device time by (engine, requests running)."""
 
     def add_step(
         self, plan: StepPlan, *, step: int, engine: int, decided: int, start: int, duration: int
@@ -63,6 +68,7 @@ class Recording:
             len(plan.admitted) + len(plan.resumed), len(plan.preemptions), 0, plan.bound_by,
         ]  # fmt: skip
         self.steps.append(row)
+        self.running_ns[engine, plan.num_running] += duration
         return row
 
     def tables(self, trace: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -74,7 +80,7 @@ class Recording:
             "preemptions": pl.DataFrame(self.preemptions, schema=polars_schema(PREEMPTIONS)).sort(
                 "time_ns", "engine", maintain_order=True
             ),
-            "distributions": self._itl(),
+            "distributions": self._distributions(),
         }
         if self.engine_stats:
             tables["engine_stats"] = pl.DataFrame(self.engine_stats, schema=polars_schema(ENGINE_STATS))
@@ -113,12 +119,18 @@ class Recording:
             return empty(REQUESTS)
         return frame.select(c for c in REQUESTS.column_names if c in frame.columns).sort("arrival_ns", "request_id")
 
-    def _itl(self) -> pl.DataFrame:
-        rows = [
-            {"metric": "itl_ns", "bucket_low": float(low), "bucket_high": float(bucket_high(low)), "count": count}
-            for low, count in sorted(self.itl.items())
-        ]
-        return pl.DataFrame(rows, schema=polars_schema(DISTRIBUTIONS)) if rows else empty(DISTRIBUTIONS)
+    def _distributions(self) -> pl.DataFrame:
+        itl = [(None, low, count) for low, count in sorted(self.itl.items())]
+        running = [(engine, number, ns) for (engine, number), ns in sorted(self.running_ns.items()) if ns]
+        return distributions_of(itl, running)
+
+
+def distributions_of(itl: Sequence[tuple[None, int, int]], running: Sequence[tuple[int, int, int]]) -> pl.DataFrame:
+    """The table of (engine, lower edge in ns, gaps) and (engine, requests running, device time in ns)."""
+    rows: list[tuple[str, int | None, None, float, float, int]]
+    rows = [("itl_ns", engine, None, float(low), float(bucket_high(low)), count) for engine, low, count in itl]
+    rows += [("num_running_reqs", engine, None, number - 1.0, float(number), ns) for engine, number, ns in running]
+    return pl.DataFrame(rows, schema=polars_schema(DISTRIBUTIONS), orient="row") if rows else empty(DISTRIBUTIONS)
 
 
 def bucket_low(gap_ns: int) -> int:
@@ -130,3 +142,16 @@ def bucket_low(gap_ns: int) -> int:
 def bucket_high(low: int) -> int:
     """The upper edge of the bucket that starts at ``low``."""
     return low + (1 << max(0, low.bit_length() - 7))
+
+
+def sampled(steps: pl.DataFrame) -> pl.DataFrame:
+    """The first step of every second of each engine, and every step that preempts."""
+    second = pl.col("start_ns") // 1_000_000_000
+    is_first = (second != second.shift()).over("engine").fill_null(value=True)
+    return steps.filter(is_first | (pl.col("num_preempted_reqs") > 0))
+
+
+def ns_bound_by(steps: pl.DataFrame) -> dict[str, int]:
+    """The device's time in ns at each limit that kept the head of the waiting queue out."""
+    found = steps.group_by("bound_by").agg(pl.col("duration_ns").sum()).sort("bound_by")
+    return {name: ns for name, ns in found.iter_rows() if ns}

@@ -15,6 +15,7 @@ from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode, Clients
 from tracekit.replay.compiled import replay_compiled, unsupported
 from tracekit.replay.loop import Observer
+from tracekit.replay.record import MOST_STEP_ROWS, ns_bound_by, sampled
 from tracekit.replay.settings import Settled, settle
 from tracekit.replay.simulate import Simulation
 from tracekit.replay.workload import Workload, compressed, workload_of
@@ -112,7 +113,7 @@ def replay(
     if why_model is None:
         result = _with_kernel(trace, settled, mode, rate, steps, progress, announce)
     else:
-        result = _with_model(_prepare(trace, settled, mode, rate, progress, None), trace, why_model)
+        result = _with_model(_prepare(trace, settled, mode, rate, progress, None), trace, why_model, steps)
     notes = settled.notes + result.notes
     unfinished = result.tables["requests"].filter(finish_reason="unfinished").height
     if unfinished:
@@ -182,7 +183,7 @@ def _with_kernel(
     return Result(found.tables, found.left_out, found.refused, found.notes, info)
 
 
-def _with_model(prepared: Prepared, trace: Run, why: str) -> Result:
+def _with_model(prepared: Prepared, trace: Run, why: str, steps: str | None) -> Result:
     simulation = prepared.simulation
     notes = list(prepared.workload.notes)
     try:
@@ -192,8 +193,14 @@ def _with_model(prepared: Prepared, trace: Run, why: str) -> Result:
     left_out = prepared.workload.left_out + simulation.clients.left_out
     if simulation.clients.num_never_sent:
         left_out["its earlier turn never ended, so it was never sent"] += simulation.clients.num_never_sent
-    info = {"replayed": {"engine": "model", "why_not_kernel": why}, "prefix_cache": _prefix_cache(simulation)}
-    return Result(simulation.recording.tables(trace.requests), left_out, simulation.refused, notes, info)
+    tables = simulation.recording.tables(trace.requests)
+    num_steps, bound_by = tables["steps"].height, ns_bound_by(tables["steps"])
+    kept = steps or ("all" if num_steps <= MOST_STEP_ROWS else "sample")
+    if kept != "all":
+        tables["steps"] = tables["steps"].clear() if kept == "none" else sampled(tables["steps"])
+    replayed = {"engine": "model", "why_not_kernel": why, "steps": kept, "num_steps": num_steps}
+    info = {"replayed": replayed, "prefix_cache": _prefix_cache(simulation), "ns_bound_by": bound_by}
+    return Result(tables, left_out, simulation.refused, notes, info)
 
 
 def _check_arrivals(mode: ArrivalMode, rate: float) -> None:

@@ -120,13 +120,18 @@ def _counts(run: Run) -> list[str]:
 
 
 def _simulated_figures(run: Run) -> list[str]:
-    from tracekit.compare.metrics import compare
+    from tracekit.compare.summary import summarise
 
-    rows = {(row["metric"], row["stat"]): row["right"] for row in compare(run, run).to_rows()}
+    found = summarise(run)
+    rows = {(row["metric"], row["stat"]): row["value"] for row in (*found["latency_stats"], *found["totals"])}
     stats = ("mean", "p50", "p90", "p99")
     lines = [f"{'simulated':14}" + "".join(f"{stat:>13}" for stat in stats)]
     for metric, label in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"), ("queue_ms", "queue")):
         lines.append(f"  {label:12}" + "".join(f"{humanised(metric, rows.get((metric, stat))):>13}" for stat in stats))
+    for row in found["concurrency_quantiles"]:
+        label = "running" if len(found["concurrency_quantiles"]) == 1 else f"running on {row['engine']}"
+        values = [f"{row['mean_running_reqs']:.1f}", *(f"{row[f'{stat}_running_reqs']:,.0f}" for stat in stats[1:])]
+        lines.append(f"  {label:12}" + "".join(f"{value:>13}" for value in values) + "  of device time")
     for metric, label, unit in (
         ("peak_running_reqs", "peak running", "requests"),
         ("num_preemptions", "preemptions", ""),
@@ -134,14 +139,10 @@ def _simulated_figures(run: Run) -> list[str]:
     ):
         value = next((v for (name, _), v in rows.items() if name == metric), None)
         lines.append(f"  {label:12}{humanised(metric, value):>13} {unit}".rstrip())
-    if run.has("steps") and run.steps.height:
-        bound = (
-            run.steps.group_by("bound_by")
-            .agg(pl.col("duration_ns").sum())
-            .sort("duration_ns", "bound_by", descending=[True, False])
-        )
-        total = max(int(bound["duration_ns"].sum()), 1)
-        told = ", ".join(f"{name} {duration / total:.0%}" for name, duration in bound.rows()[:4])
+    if bound_by := run.info.get("ns_bound_by"):
+        total = max(sum(bound_by.values()), 1)
+        longest = sorted(bound_by.items(), key=lambda item: (-item[1], item[0]))[:4]
+        told = ", ".join(f"{name} {duration / total:.0%}" for name, duration in longest)
         lines += _wrapped("  time bound by", told, 16)
     return lines
 

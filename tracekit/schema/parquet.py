@@ -78,12 +78,12 @@ def conform(table: Table, frame: pl.DataFrame, where: str) -> pl.DataFrame:
 def _cast(column: Column, frame: pl.DataFrame, where: str) -> pl.Series:
     wanted = _POLARS_TYPES[column.type]
     if column.name not in frame.columns:
-        return pl.Series(column.name, [None] * frame.height, dtype=wanted)
+        return _nulls(column, frame.height)
     series = frame[column.name]
     if series.dtype == wanted:
         return series
     if series.dtype == pl.Null or series.len() == 0:
-        return pl.Series(column.name, [None] * frame.height, dtype=wanted)
+        return _nulls(column, frame.height)
     is_text = series.dtype in (pl.String, pl.Categorical, pl.Binary)
     if is_text != (column.type == "string") or (series.dtype.is_nested() != column.type.startswith("list")):
         msg = f"{where}: {column.name} must be {column.type}, found {str(series.dtype).lower()}"
@@ -97,6 +97,10 @@ def _cast(column: Column, frame: pl.DataFrame, where: str) -> pl.Series:
         msg = f"{where}: {column.name} must be {column.type}; a value does not fit"
         raise InputError(msg)
     return cast
+
+
+def _nulls(column: Column, count: int) -> pl.Series:
+    return pl.Series(column.name, [None], dtype=_POLARS_TYPES[column.type]).new_from_index(0, count)
 
 
 def write_table(table: Table, frame: pl.DataFrame, path: Path, metadata: Mapping[str, str] | None = None) -> None:

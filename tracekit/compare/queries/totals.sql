@@ -23,6 +23,13 @@ states_kept AS MATERIALIZED (
     FROM states
     WHERE source <> 'samples' AND ($from_ns::BIGINT IS NULL OR time_ns >= $from_ns::BIGINT)
 ),
+device AS (
+    -- A replay books the device's time at every number of running requests, however few of its steps it keeps.
+    SELECT MAX(bucket_high) AS value, SUM(count) AS n
+    FROM distributions
+    WHERE metric = 'num_running_reqs' AND count > 0 AND $from_ns::BIGINT IS NULL
+    HAVING COUNT(DISTINCT engine) = 1
+),
 engines AS (
     SELECT COUNT(DISTINCT engine) AS num FROM states_kept
 ),
@@ -34,12 +41,19 @@ together AS (
         WHERE (SELECT num FROM engines) > 1
     )
 ),
-peak AS (
+stepped AS (
     SELECT
         CASE WHEN ANY_VALUE(e.num) > 1 THEN (SELECT MAX(num_running_reqs) FROM together) ELSE MAX(s.num_running_reqs) END AS value,
         COUNT(*) AS n,
         ANY_VALUE(s.source) AS source
     FROM states_kept AS s, engines AS e
+),
+peak AS (
+    SELECT
+        COALESCE(d.value, s.value) AS value,
+        CASE WHEN s.n > 0 THEN s.n ELSE COALESCE(d.n, 0) END AS n,
+        CASE WHEN d.value IS NOT NULL THEN COALESCE(s.source, 'steps') ELSE s.source END AS source
+    FROM stepped AS s LEFT JOIN device AS d ON TRUE
 ),
 counted AS (
     SELECT
