@@ -2,6 +2,8 @@ import pytest
 
 from tests.replay.traces import step_time, trace
 from tests.test_storm import SAMPLE
+from tracekit.compare.metrics import compare
+from tracekit.compare.summary import summarise
 from tracekit.errors import ConfigError
 from tracekit.replay.clients import ArrivalMode
 from tracekit.replay.replay import replay
@@ -54,3 +56,25 @@ def test_steps_are_kept_as_asked(observed: Run) -> None:
     assert 0 < sample.steps.height < 1500
     assert sample.info["replayed"]["steps"] == "sample"
     assert sample.steps["num_preempted_reqs"].sum() == sample.preemptions.height
+
+
+def test_the_model_keeps_the_same_sample_of_its_steps(observed: Run) -> None:
+    for steps in ("sample", "none"):
+        by_model, by_kernel = (replay(observed, engine=engine, steps=steps) for engine in ("model", "kernel"))
+        for name in TABLES:
+            assert by_kernel.table(name).equals(by_model.table(name)), name
+        for key in ("steps", "num_steps"):
+            assert by_kernel.info["replayed"][key] == by_model.info["replayed"][key]
+        assert by_kernel.info["ns_bound_by"] == by_model.info["ns_bound_by"]
+
+
+def test_a_sample_of_the_steps_does_not_change_what_is_compared(observed: Run) -> None:
+    everything, sample = (replay(observed, engine="kernel", steps=steps) for steps in ("all", "sample"))
+    expected, found = compare(observed, everything), compare(observed, sample)
+    assert found.get("peak_running_reqs", "max").right == expected.get("peak_running_reqs", "max").right
+    for metric in ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage"):
+        for stat in ("mean", "max"):
+            value = expected.get(metric, stat).right
+            assert found.get(metric, stat).right == pytest.approx(value, rel=0.05), (metric, stat)
+    quantiles = [summarise(run)["concurrency_quantiles"] for run in (everything, sample)]
+    assert quantiles[0] == quantiles[1]

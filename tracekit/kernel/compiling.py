@@ -94,10 +94,10 @@ def cache_directory() -> Path | None:
     return None
 
 
-def is_compiled() -> bool:
-    """Whether the machine code is there already, so that a start is quick."""
+def is_compiled(entry: str = "run") -> bool:
+    """Whether the machine code of an entry is there already, so that a start is quick."""
     directory = cache_directory()
-    return directory is not None and any(directory.rglob("*.nbc"))
+    return directory is not None and any(directory.rglob(f"*.{entry}-*.nbc"))
 
 
 def _roots() -> list[Path]:

@@ -1,6 +1,7 @@
 """What ``ingest``, ``show`` and ``replay`` print: a run for people (80 columns) and for programs."""
 
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -81,7 +82,7 @@ def replay_text(observed: Run, simulated: Run, comparison: "Comparison | None", 
     rules = f"vLLM {replayed['rules']}, {_pool(simulated)}"
     lines = [*_wrapped(f"{observed.name} replayed", rules), *_counts(simulated)]
     if verbose:
-        lines += ["", "config", *_config(simulated)]
+        lines += ["", *_decided(replayed), "", "config", *_config(simulated)]
     lines.append("")
     if comparison is not None:
         lines.append(comparison_text(comparison, "observed", "simulated"))
@@ -117,6 +118,18 @@ def _counts(run: Run) -> list[str]:
             f"prefix cache  {cache['num_hits']:,} of {cache['num_queries']:,} queried tokens hit ({share:.1%})"
         )
     return lines
+
+
+def _decided(replayed: Mapping[str, Any]) -> list[str]:
+    """Which engine decided and why, and which of its steps are kept."""
+    why = f" ({replayed['why_not_kernel']})" if "why_not_kernel" in replayed else ""
+    steps = f"{replayed['num_steps']:,} steps"
+    kept = {
+        "all": f"{steps}, all kept",
+        "none": f"{steps}, none kept",
+        "sample": f"{steps}, kept: the first of every second and every one that preempts",
+    }
+    return [*_wrapped("decided by", f"the {replayed['engine']}{why}"), *_wrapped("steps", kept[replayed["steps"]])]
 
 
 def _simulated_figures(run: Run) -> list[str]:
