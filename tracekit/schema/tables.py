@@ -162,7 +162,11 @@ DISTRIBUTIONS: Final = Table(
         _instant("time_ns", "When the histogram was read; null: of the whole run."),
         Column("bucket_low", "float64", "Lower edge (exclusive); null: none."),
         Column("bucket_high", "float64", "Upper edge (inclusive); null: infinity."),
-        _count("count", "Observations in the bucket (not cumulative); of num_running_reqs, the device's time in ns.", nullable=False),
+        _count(
+            "count",
+            "Observations in the bucket (not cumulative); of num_running_reqs, the device's time in ns.",
+            nullable=False,
+        ),
     ),
 )
 
