@@ -1,7 +1,7 @@
 """tracekit: what did the vLLM scheduler do to my requests, why, and what would have helped?
 
 The library has the verbs of the command line: ``ingest``, ``replay``, ``compare``, ``sql``, ``explain``,
-``conform``, and ``load``.
+``capacity``, ``conform``, and ``load``.
 Names are resolved on first use, so that ``import tracekit`` costs next to nothing.
 """
 
@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracekit.api import compare, explain, ingest, replay, sql
+    from tracekit.api import capacity, compare, explain, export_anonymous, ingest, replay, sql
     from tracekit.conform import conform
     from tracekit.errors import ConfigError, InputError, OutputExistsError, TracekitError
     from tracekit.run import Run, load
@@ -24,6 +24,8 @@ _HOMES = {
     "compare": "tracekit.api",
     "sql": "tracekit.api",
     "explain": "tracekit.api",
+    "capacity": "tracekit.api",
+    "export_anonymous": "tracekit.api",
     "conform": "tracekit.conform",
     "load": "tracekit.run",
     "Run": "tracekit.run",
@@ -39,9 +41,11 @@ __all__ = [
     "OutputExistsError",
     "Run",
     "TracekitError",
+    "capacity",
     "compare",
     "conform",
     "explain",
+    "export_anonymous",
     "ingest",
     "load",
     "replay",

@@ -84,6 +84,7 @@ SETTINGS: Final = {
         Setting("kv_cache_tokens", int, "logged size of the KV cache, tokens", 1),
         Setting("max_concurrency", float, "logged maximum concurrency at full length", 0),
         Setting("available_kv_gib", float, "logged memory available for the KV cache, GiB", 0),
+        Setting("gpu_total_gib", float, "logged memory of the device, GiB", 0),
         Setting("model_load_gib", float, "logged memory of the loaded model, GiB", 0),
         Setting("gpu_memory_utilization", float, "share of the device memory that vLLM may use", 0, 1),
         Setting("tensor_parallel_size", int, "GPUs that share each layer", 1),

@@ -82,16 +82,10 @@ def _resolve_blocks(known: dict[str, ConfigValue]) -> None:
     if count is None:
         msg = (
             "the number of KV blocks is not known: give --set num_gpu_blocks=N or --set kv_cache_tokens=N "
-            "(vLLM logs 'GPU KV cache size: N tokens' at start-up; ingest that log together with the requests)"
+            "(vLLM logs 'GPU KV cache size: N tokens' at start-up; ingest that log together with the requests), "
+            "or --model M and --gpu G for an estimate"
         )
         raise ConfigError(msg)
-    for moved in ("gpu_memory_utilization", "tensor_parallel_size", "kv_cache_dtype"):
-        if count.origin != "given" and moved in known and known[moved].origin == "given":
-            msg = (
-                f"--set {moved}: it changes the number of KV blocks, which is known only for the recorded server; "
-                "give --set num_gpu_blocks=N along with it"
-            )
-            raise ConfigError(msg)
     if int(count.value) > MAX_BLOCKS:
         msg = f"{int(count.value):,} KV blocks are more than any engine has ({MAX_BLOCKS:,}): check kv_cache_tokens and block_size"
         raise ConfigError(msg)

@@ -8,7 +8,7 @@ import click
 from tracekit.cli.output import common_options, json_option, print_json, progress_bar
 
 
-@click.command("conform", short_help="recordings of real vLLM schedulers against the model")
+@click.command("conform", short_help="recordings of real vLLM against the model")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--rules", metavar="VERSION", help="The version of a single recording.")
 @click.option("--v0", "is_v0", is_flag=True, help="The recording is of that version's V0 engine.")
@@ -34,8 +34,8 @@ def command(
 ) -> int:
     """Replay recordings of real schedulers step by step and compare every field of every step.
 
-    PATH is a set with index.json, or a folder with config.json, workload.jsonl and steps.jsonl[.gz] of one's own. The
-    last line is the verdict; exit code 1 when a decision differs. docs/conformance.md says how to record.
+    PATH is a set with index.json, or a folder with config.json, workload.jsonl and steps.jsonl[.gz] of one's own; or a
+    FILE.jsonl[.gz] of start-ups, which are planned anew (blocks, tokens, concurrency, start-up errors). The last line is the verdict; exit code 1 when a decision differs. docs/conformance.md says how to record.
     """
     from tracekit.conform import conform
     from tracekit.report.conformance import certificate as certificate_page

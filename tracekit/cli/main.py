@@ -17,7 +17,9 @@ _COMMANDS = {
     "compare": "two runs side by side",
     "sql": "DuckDB SQL over the tables of runs",
     "explain": "one request's story, one step's decision",
-    "conform": "recordings of real vLLM schedulers against the model",
+    "capacity": "KV cache size, blocks, maximum concurrency",
+    "export": "a run in a form for others: anonymous, to share",
+    "conform": "recordings of real vLLM against the model",
 }
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tracekit.conform.capacity_rows import compare_capacity, is_capacity_file
 from tracekit.conform.drivers import Decider, kernel_cannot, simulate
 from tracekit.conform.recordings import Case, Row, find_cases, read_rows
 from tracekit.conform.report import CaseResult, ConformReport, Difference
@@ -32,11 +33,13 @@ def conform(
     ``rules`` is the vLLM version of a single recording, or restricts a set to the labels with the same rules;
     ``engine`` restricts a set to V0 or V1 (and picks it for a single recording); ``cases`` to some cases; ``jobs`` is
     the number of processes. Cases with KV groups or speculation, and what the kernel has no part in, are skipped and
-    reported. Raises ``InputError`` for a path that holds no recording.
+    reported. A file of capacity rows is planned anew instead. Raises ``InputError`` for a path that holds no recording.
     """
     if decider == "kernel" and engine is None:
         engine = "v1"
-    found = [case for path in paths for case in find_cases(Path(path), rules, engine)]
+    folders = [Path(path) for path in paths if not is_capacity_file(Path(path))]
+    capacity = compare_capacity(Path(path) for path in paths if is_capacity_file(Path(path)))
+    found = [case for path in folders for case in find_cases(path, rules, engine)]
     found = [case for case in found if cases is None or case.name in cases]
     skipped = [(case.name, reason) for case in found if (reason := _out_of_scope(case, decider))]
     found = [case for case in found if not _out_of_scope(case, decider)]
@@ -51,7 +54,7 @@ def conform(
         for number, case in enumerate(found):
             results += compare_one(case)
             progress("conform", number + 1, len(found))
-    return ConformReport(tuple(results), tuple(skipped))
+    return ConformReport(tuple(results), tuple(skipped), tuple(capacity))
 
 
 def _out_of_scope(case: Case, decider: Decider = "model") -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tracekit.conform.capacity_rows import CapacityResult
 from tracekit.conform.recordings import Row
 from tracekit.model.rules import Rules
 
@@ -62,11 +63,14 @@ class ConformReport:
     results: tuple[CaseResult, ...]
     skipped: tuple[tuple[str, str], ...] = ()
     """(case, reason)."""
+    capacity: tuple[CapacityResult, ...] = ()
+    """Planned start-ups, by version."""
 
     @property
     def agrees(self) -> bool:
         """Whether every compared step agrees; where nothing was compared, nothing does."""
-        return bool(self.results) and all(result.agrees for result in self.results)
+        planned = all(result.num_agreeing == result.num_rows for result in self.capacity)
+        return bool(self.results or self.capacity) and planned and all(result.agrees for result in self.results)
 
     @property
     def labels(self) -> Mapping[str, LabelCounts]:
@@ -93,14 +97,18 @@ class ConformReport:
         runs, good_runs = sum(c.num_cases for c in counts), sum(c.num_agreeing_cases for c in counts)
         steps, good_steps = sum(c.num_steps for c in counts), sum(c.num_agreeing_steps for c in counts)
         crashed = sum(c.num_crashed for c in counts)
-        if not self.results:
+        if not (self.results or self.capacity):
             return f"NOTHING COMPARED: {len(self.skipped)} cases not compared"
-        text = (
-            f"{'agree' if self.agrees else 'DIFFER'}: {len(cases) - len(failed)} of {len(cases)} cases, "
-            f"{good_runs:,} of {runs:,} runs, {good_steps:,} of {steps:,} steps"
-        )
-        if crashed:
-            text += f" ({crashed} runs up to vLLM's own crash)"
+        parts = []
+        if self.results:
+            parts.append(
+                f"{len(cases) - len(failed)} of {len(cases)} cases, {good_runs:,} of {runs:,} runs, "
+                f"{good_steps:,} of {steps:,} steps" + (f" ({crashed} runs up to vLLM's own crash)" if crashed else "")
+            )
+        if self.capacity:
+            agreeing, rows = (sum(getattr(r, name) for r in self.capacity) for name in ("num_agreeing", "num_rows"))
+            parts.append(f"{agreeing:,} of {rows:,} capacity rows")
+        text = f"{'agree' if self.agrees else 'DIFFER'}: {', '.join(parts)}"
         if self.skipped:
             text += f"; {len(self.skipped)} cases not compared"
         return text

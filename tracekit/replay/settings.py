@@ -9,6 +9,7 @@ from tracekit.config import STEP_TIME_SETTINGS, ConfigValue, Scalar, parse_setti
 from tracekit.config_defaults import Resolved, resolve
 from tracekit.errors import InputError
 from tracekit.model.rules import Engine, Rules, rules_for, rules_note
+from tracekit.pool import settle_pool
 from tracekit.replay.support import Limit, limits_of
 from tracekit.run import Run
 from tracekit.step_time.parameters import GENERIC, StepTime, step_time_from_dict
@@ -37,8 +38,13 @@ def settle(trace: Run, settings: Sequence[str], step_time: StepTime | None, rule
 
     ``rules``: a version, or rules of one's own over the version that the trace or the settings name.
     """
-    config, timing = _settle_config(trace, settings, rules if isinstance(rules, str) else None)
+    config, given, timing = _settle_config(trace, settings, rules if isinstance(rules, str) else None)
     notes: list[str] = []
+    pool = settle_pool({name: value for name, value in trace.config.items() if value.origin != "default"}, given)
+    if pool is not None:
+        config["num_gpu_blocks"] = pool[0]
+        config.pop("kv_cache_tokens", None)
+        notes += pool[1]
     device = _step_time(trace, step_time, timing, notes)
     resolved = resolve(config, _longest(trace.requests))
     limits = limits_of(resolved.config)
@@ -53,8 +59,8 @@ def settle(trace: Run, settings: Sequence[str], step_time: StepTime | None, rule
 
 def _settle_config(
     trace: Run, settings: Sequence[str], rules: str | None
-) -> tuple[dict[str, ConfigValue], dict[str, Scalar]]:
-    """The trace's configuration under what the user gives; settings of the step time apart."""
+) -> tuple[dict[str, ConfigValue], dict[str, ConfigValue], dict[str, Scalar]]:
+    """The trace's configuration under what the user gives, that alone, and the settings of the step time."""
     if not trace.requests.height and not trace.has("requests"):
         msg = (
             f"{trace.name} has no requests to replay: ingest the log together with a client's table or a trace "
@@ -71,7 +77,7 @@ def _settle_config(
         config.pop("engine_generation", None)
     config.update(given)
     timing = {name: config.pop(name).value for name in STEP_TIME_SETTINGS if name in config}
-    return config, timing
+    return config, given, timing
 
 
 def _step_time(trace: Run, given: StepTime | None, timing: dict[str, Scalar], notes: list[str]) -> StepTime:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tracekit.config import parse_version
 from tracekit.conform import CaseResult, ConformReport
+from tracekit.conform.capacity_rows import CapacityResult
 
 _V1_BY_DEFAULT = (0, 8, 0)
 
@@ -17,9 +18,24 @@ def conformance_text(report: ConformReport, *, verbose: bool = False) -> str:
             lines += [*_difference(result), ""]
     for case, reason in report.skipped:
         lines.append(f"{case}: not compared: {reason}")
+    for planned in report.capacity:
+        lines += _planned(planned)
     if verbose:
         lines += ["", *label_lines(report)]
     return "\n".join([*lines, report.verdict])
+
+
+def _planned(planned: CapacityResult) -> list[str]:
+    """One version's start-ups: what differs, and where vLLM itself breaks."""
+    lines = [
+        f"{planned.version:12} {planned.num_agreeing:>6,} of {planned.num_rows:>6,} capacity rows, "
+        f"{planned.num_failed_starts:,} of them starts that fail"
+    ]
+    lines += [f"  {count:>5,}  {what}" for what, count in sorted(planned.faults.items())]
+    for found in planned.differences:
+        told = ", ".join(f"{name}: recorded {one}, ours {other}" for name, (one, other) in found.fields.items())
+        lines.append(f"  {found.file}:{found.line} {found.model}: {told}")
+    return lines
 
 
 def label_lines(report: ConformReport) -> list[str]:
@@ -74,6 +90,19 @@ def conformance_json(report: ConformReport) -> dict[str, Any]:
             if r.difference is not None
         ],
         "skipped": [{"case": case, "reason": reason} for case, reason in report.skipped],
+        "capacity": [
+            {
+                "version": planned.version,
+                "num_rows": planned.num_rows,
+                "num_agreeing": planned.num_agreeing,
+                "num_failed_starts": planned.num_failed_starts,
+                "faults": dict(planned.faults),
+                "differences": [
+                    {"file": d.file, "line": d.line, "model": d.model, "fields": d.fields} for d in planned.differences
+                ],
+            }
+            for planned in report.capacity
+        ],
     }
 
 

@@ -80,7 +80,7 @@ def _by_bytes(layers: Mapping[int, LayerCache]) -> dict[int, list[int]]:
 
 def _least_padding(counts: Sequence[int], lowest: int) -> int:
     """The chunk, not under ``lowest``, that pads the counts least when each is rounded up to it; the larger of equals."""
-    candidates = range(lowest, max(max(counts), lowest) + 1)
+    candidates = range(lowest, max(*counts, lowest) + 1)
     return min(candidates, key=lambda chunk: (sum(-count % chunk for count in counts), -chunk))
 
 

@@ -6,13 +6,15 @@ Mirrors ``get_kv_cache_configs`` and ``_check_enough_kv_cache_memory`` (``vllm/v
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tracekit.errors import TracekitError
 from tracekit.model.capacity.grouping import Group, Layers, NotGroupableError, group_layers
 from tracekit.model.capacity.layers import Demand, FaultError, LayerCache, StateMode, blocks_needed
 from tracekit.model.capacity.rules import CapacityRules
 
-GIB = 1 << 30
+GIB: Final = 1 << 30
+_NOTHING_LEFT: Final = "no memory is left for KV blocks"
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class CapacityError(TracekitError):
     """
 
     def __init__(
-        self, kind: str, message: str, need_text: str = "", available_text: str = "", estimate: int | None = None
+        self, message: str, kind: str, need_text: str = "", available_text: str = "", estimate: int | None = None
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -87,9 +89,11 @@ def plan(server: Server, rules: CapacityRules) -> CapacityPlan:
     try:
         return _plan_v1(server, rules)
     except NotGroupableError as error:
-        raise CapacityError(error.kind, f"vLLM does not start: {error}") from error
+        msg = f"vLLM does not start: {error}"
+        raise CapacityError(msg, error.kind) from error
     except FaultError as error:
-        raise CapacityError("fault", f"vLLM itself breaks here: {error}") from error
+        msg = f"vLLM itself breaks here: {error}"
+        raise CapacityError(msg, "fault") from error
 
 
 def demand_of(server: Server, rules: CapacityRules) -> Demand:
@@ -113,17 +117,15 @@ def _plan_v0(server: Server) -> CapacityPlan:
     if server.num_gpu_blocks_override is not None:
         num_blocks = server.num_gpu_blocks_override
     if num_blocks <= 0:
-        raise CapacityError("no_memory", "no memory is left for KV blocks")
+        raise CapacityError(_NOTHING_LEFT, "no_memory")
     num_tokens = num_blocks * block_size
     if server.max_model_len > num_tokens:
         msg = f"max_model_len {server.max_model_len} is more than the {num_tokens} tokens that the KV cache can hold"
-        raise CapacityError("needs_more_tokens", msg, estimate=num_tokens)
+        raise CapacityError(msg, "needs_more_tokens", estimate=num_tokens)
     group = Group(server.layers)
     concurrency = num_tokens / server.max_model_len
     needed = -(-server.max_model_len // block_size)
-    return CapacityPlan(
-        num_blocks, (block_bytes,), (group,), needed, num_tokens, concurrency, server.max_model_len
-    )
+    return CapacityPlan(num_blocks, (block_bytes,), (group,), needed, num_tokens, concurrency, server.max_model_len)
 
 
 @dataclass(frozen=True)
@@ -149,18 +151,22 @@ def _plan_v1(server: Server, rules: CapacityRules) -> CapacityPlan:
         for layers, available in _stages(server):
             _check(_need_of_layers(layers, demand), available, length, rules)
     workers = _workers(server, rules)
-    available = [worker.available_bytes for worker in workers]
     if rules.need == "groups":
-        if server.num_gpu_blocks_override is not None and rules.override_moves_check:
-            available = [server.num_gpu_blocks_override * worker.bytes_per_block for worker in workers]
-        spare = [worker.bytes_per_block if rules.check_spares_null_block else 0 for worker in workers]
-        usable = [bytes_ - null for bytes_, null in zip(available, spare, strict=True)]
+        usable = [_usable_bytes(worker, server, rules) for worker in workers]
         needs = [_need_of_groups(worker, demand) for worker in workers]
         if server.auto_fit:
             length = _fitted(needs, usable, length)
         for need, bytes_ in zip(needs, usable, strict=True):
             _check(need, bytes_, length, rules)
     return _planned(server, rules, workers, length, demand)
+
+
+def _usable_bytes(worker: "_Worker", server: Server, rules: CapacityRules) -> int:
+    """What the start-up check has to work with on one rank."""
+    found = worker.available_bytes
+    if server.num_gpu_blocks_override is not None and rules.override_moves_check:
+        found = server.num_gpu_blocks_override * worker.bytes_per_block
+    return found - (worker.bytes_per_block if rules.check_spares_null_block else 0)
 
 
 def _planned(
@@ -175,10 +181,8 @@ def _planned(
     shown, worker = (counts[-1], workers[-1]) if rules.prints_per_worker else (num_blocks, workers[0])
     needed = worker.blocks_needed(length, demand)
     per_group = shown // len(worker.groups) * min(group.block_size for group in worker.groups)
-    if rules.concurrency == "tokens":
-        concurrency = shown * worker.groups[0].block_size / length
-    else:
-        concurrency = shown / needed
+    in_tokens = shown * worker.groups[0].block_size / length
+    concurrency = in_tokens if rules.concurrency == "tokens" else shown / needed
     num_tokens = per_group * server.decode_context_parallel_size
     if rules.tokens == "concurrency":
         num_tokens = int(concurrency * length)
@@ -196,15 +200,17 @@ def _planned(
 
 def _stages(server: Server) -> list[tuple[Layers, int]]:
     """The layers and bytes of each worker; layers are numbered by their position in the model."""
-    everything = dict(enumerate(cache for _, cache in server.layers))
+    everything: Layers = dict(enumerate(cache for _, cache in server.layers))
     stages = server.pipeline_parallel_size
     if stages == 1:
         return [(everything, available) for available in server.available_bytes]
     numbers = [number for number, _ in server.layers]
     bounds = _stage_bounds(max(numbers) + 1, stages)
-    found = []
+    found: list[tuple[Layers, int]] = []
     for stage, (first, end) in enumerate(bounds):
-        layers = {position: everything[position] for position, number in enumerate(numbers) if first <= number < end}
+        layers: Layers = {
+            position: everything[position] for position, number in enumerate(numbers) if first <= number < end
+        }
         available = server.available_bytes[stage if len(server.available_bytes) > 1 else 0]
         found.append((layers, available))
     return found
@@ -245,7 +251,7 @@ def _need_of_groups(worker: _Worker, demand: Demand) -> Callable[[int], int]:
 
 def _check(need: Callable[[int], int], available: int, length: int, rules: CapacityRules) -> None:
     if available <= 0:
-        raise CapacityError("no_memory", "no memory is left for KV blocks")
+        raise CapacityError(_NOTHING_LEFT, "no_memory")
     needed = need(length)
     if needed <= available:
         return
@@ -253,7 +259,7 @@ def _check(need: Callable[[int], int], available: int, length: int, rules: Capac
     need_text, available_text = (_gib(value, rules) for value in (needed, available))
     said = f"; the longest that fits is {estimate}" if estimate else ""
     msg = f"one request of {length} tokens needs {need_text} GiB of KV cache, {available_text} GiB are available{said}"
-    raise CapacityError("needs_more", msg, need_text, available_text, estimate or None)
+    raise CapacityError(msg, "needs_more", need_text, available_text, estimate or None)
 
 
 def _gib(value: int, rules: CapacityRules) -> str:
@@ -277,5 +283,6 @@ def longest_that_fits(need: Callable[[int], int], available: int, longest: int) 
 def _fitted(needs: Sequence[Callable[[int], int]], available: Sequence[int], longest: int) -> int:
     fitting = min(longest_that_fits(need, bytes_, longest) for need, bytes_ in zip(needs, available, strict=True))
     if fitting <= 0:
-        raise CapacityError("autofit_none", "not even one token fits into the KV cache")
+        msg = "not even one token fits into the KV cache"
+        raise CapacityError(msg, "autofit_none")
     return fitting

@@ -22,7 +22,7 @@ _DEATHS: Final = (
 )
 _STALL: Final = "No available shared memory broadcast block found"
 _WRAPPED_SIZES: Final = 2
-_SIZE_WORDS: Final = re.compile("KV cache|blocks| took |Maximum concurrency")
+_SIZE_WORDS: Final = re.compile("KV cache|blocks| took |Maximum concurrency|Free memory on device|total_gpu_memory")
 _SIZE_COLUMNS: Final = 200
 
 
@@ -35,7 +35,8 @@ def note_sizes(reader: "Reader", record: Record, line: int, read: _Read) -> bool
         found = read(lambda joined: _sizes(joined) or None, most=_WRAPPED_SIZES) or {}
     for printed in (reader.printed, start.printed) if whole else ():
         for name, value in found.items():
-            getattr(printed, name).append(value)
+            if name != "gpu_total_gib":
+                getattr(printed, name).append(value)
     if "kv_cache_tokens" in found:
         start.least("kv_cache_tokens", found["kv_cache_tokens"], line)
         start.kv_place = start.kv_place or (record.place, line)
@@ -43,6 +44,8 @@ def note_sizes(reader: "Reader", record: Record, line: int, read: _Read) -> bool
         start.least("max_concurrency", found["max_concurrency"][1], line)
     if "available_kv_gib" in found:
         start.least("available_kv_gib", found["available_kv_gib"], line)
+    if "gpu_total_gib" in found:
+        start.least("gpu_total_gib", found["gpu_total_gib"], line)
     if "model_load" in found:
         start.say([startup.Said("model_load_gib", found["model_load"][0])], line)
     if "num_gpu_blocks" in found:
@@ -67,6 +70,8 @@ def _sizes(text: str) -> dict[str, Any]:
         found["max_concurrency"] = (int(match[1].replace(",", "")), float(match[2].replace(",", "")))
     if match := startup.AVAILABLE.match(text):
         found["available_kv_gib"] = float(match[1])
+    if match := startup.DEVICE_TOTAL.match(text):
+        found["gpu_total_gib"] = float(match[1])
     if match := startup.MODEL_LOAD.match(text):
         found["model_load"] = (float(match[1]), match[2])
     if match := startup.BLOCKS.match(text):

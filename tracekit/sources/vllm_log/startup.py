@@ -19,6 +19,7 @@ BLOCKS: Final = re.compile(
     r"(?:Engine (\d+): )?vllm cache_config_info with initialization after num_gpu_blocks is:\s*(\d+)"
 )
 AVAILABLE: Final = re.compile(r"Available KV cache memory: (-?[\d.]+) GiB")
+DEVICE_TOTAL: Final = re.compile(r"(?:Free memory on device \([\d.]+/|.{0,60}total_gpu_memory \()(\d+\.\d+) ?GiB\)")
 V0_AVAILABLE: Final = re.compile(r"reserved for KV Cache is (-?[\d.]+)GiB")
 MODEL_LOAD: Final = re.compile(r"(?:Loading model weights|Model loading) took ([\d.]+) ?(GB|GiB)")
 OVERRIDE: Final = re.compile(r"Overriding num_gpu_blocks=(\d+) with num_gpu_blocks_override=(\d+)")

@@ -1,0 +1,315 @@
+"""How many KV blocks an engine has: from what was logged, moved by what is asked for, or from GPU and model.
+
+The ladder of a replay (and of ``tracekit capacity``): given > logged > moved from what was logged > estimated from GPU,
+model and flags > an error that says what would settle it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from tracekit.catalogue.gpus import Gpu, find_gpu, gpus_with
+from tracekit.catalogue.models import ModelMatch, find_model
+from tracekit.config import NEWEST_VERSION, Config, ConfigValue, parse_version
+from tracekit.errors import ConfigError
+from tracekit.model.capacity import CapacityPlan, CapacityRules, Server, capacity_rules_for, plan
+from tracekit.model.capacity.from_shape import Built, layers_of
+from tracekit.model.capacity.memory import GIB, Band, Memory, Setup, default_utilization, estimate, moved
+
+MOVES: Final = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size", "kv_cache_dtype",
+                "quantization", "gpu", "block_size")  # fmt: skip
+"""Settings under which a replay's logged pool is moved. The token budget and ``max_num_seqs`` move it too, by less than
+the band of that estimate, so a replay leaves the logged pool alone for them; ``tracekit capacity`` shows the band."""
+_POOL: Final = frozenset({"available_kv_gib", "num_gpu_blocks", "kv_cache_tokens"})
+_LARGE_GIB: Final = 70
+_HALF_STEP: Final = 0.005
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What the ladder needs to know of an engine; None where nobody says. ``notes``: what was assumed."""
+
+    version: str
+    model: ModelMatch | None
+    gpu: Gpu | None
+    values: dict[str, object]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """One engine's pool.
+
+    ``available``: bytes for the KV cache of one rank. ``memory``: where the rest goes, as estimated; None where the GPU
+    or the model is not known. ``plan``: the most likely; ``low`` and ``high``: at the band's ends (None: it would not
+    start, or the band is a point). ``origin``: logged, inferred (moved or estimated) or given.
+    """
+
+    engine: Engine
+    available: Band
+    memory: Memory | None
+    built: Built
+    rules: CapacityRules
+    plan: CapacityPlan
+    low: CapacityPlan | None
+    high: CapacityPlan | None
+    origin: str
+    how: str
+    notes: list[str] = field(default_factory=list)
+
+
+def engine_of(config: Config) -> Engine:
+    """Look up the model and the GPU that a configuration names; raises ``ConfigError`` for names nobody knows."""
+    values: dict[str, object] = {name: value.value for name, value in config.items()}
+    version = str(values.get("vllm_version", NEWEST_VERSION))
+    notes = []
+    gpu = None
+    if "gpu" in values:
+        match = find_gpu(str(values["gpu"]))
+        gpu = match.gpu
+        notes += [match.note] if match.note else []
+        if not gpu.is_certain:
+            notes.append(f"the figures of {gpu.name} are not verified ({gpu.source})")
+    elif "gpu_total_gib" in values:
+        gpu = _gpu_of_memory(float(str(values["gpu_total_gib"])), notes)
+    model = find_model(str(values["model"]), _text(values, "quantization")) if "model" in values else None
+    return Engine(version, model, gpu, values, tuple(notes))
+
+
+def _gpu_of_memory(total_gib: float, notes: list[str]) -> Gpu | None:
+    """A GPU with the memory that the log states, where it names none."""
+    candidates = gpus_with(total_gib)
+    if not candidates:
+        return None
+    names = ", ".join(gpu.name for gpu in candidates)
+    notes.append(f"the GPU is inferred from its {total_gib:.2f} GiB: one of {names}")
+    return replace(candidates[0], total_gib=total_gib)
+
+
+def _text(values: Mapping[str, object], name: str) -> str | None:
+    found = values.get(name)
+    return None if found is None else str(found)
+
+
+def _number(values: Mapping[str, object], name: str, default: int) -> int:
+    found = values.get(name)
+    return default if found is None else int(str(found))
+
+
+def setup_of(engine: Engine) -> Setup:
+    """What decides the memory; raises ``ConfigError`` when the GPU or the model is not known."""
+    if engine.model is None or engine.gpu is None:
+        missing = "model (--model M)" if engine.model is None else "GPU (--gpu G)"
+        msg = f"the memory cannot be estimated without the {missing}"
+        raise ConfigError(msg)
+    values = engine.values
+    number = parse_version(engine.version)
+    is_large = engine.gpu.total_gib >= _LARGE_GIB and not ("A100" in engine.gpu.name and number >= (0, 9, 0))
+    utilization = values.get("gpu_memory_utilization")
+    budget = 8192 if is_large else 2048
+    return Setup(
+        engine.version, engine.model.shape, engine.model.bits, engine.gpu.total_bytes,
+        default_utilization(engine.version) if utilization is None else float(str(utilization)),
+        _number(values, "tensor_parallel_size", 1), _number(values, "pipeline_parallel_size", 1),
+        _number(values, "max_num_batched_tokens", budget), _number(values, "max_num_seqs", 1024 if is_large else 256),
+        bool(values.get("enforce_eager", False)),
+    )  # fmt: skip
+
+
+def built_of(engine: Engine) -> Built:
+    """The layers of one rank; raises ``ConfigError`` when the model is not known."""
+    if engine.model is None:
+        msg = "the bytes of a KV block are not known without the model (--model M)"
+        raise ConfigError(msg)
+    values = engine.values
+    caching = values.get("enable_prefix_caching")
+    size = values.get("block_size")
+    return layers_of(
+        engine.model.shape, engine.version, tensor_parallel_size=_number(values, "tensor_parallel_size", 1),
+        kv_cache_dtype=_text(values, "kv_cache_dtype") or "auto", block_size=None if size is None else int(str(size)),
+        max_model_len=_number(values, "max_model_len", engine.model.shape.max_model_len),
+        enable_prefix_caching=None if caching is None else bool(caching),
+        num_speculative_tokens=_number(values, "num_speculative_tokens", 0),
+        num_draft_layers=_number(values, "num_draft_layers", 0),
+    )  # fmt: skip
+
+
+def server_of(engine: Engine, built: Built, available_bytes: int) -> Server:
+    """What the planner is told."""
+    values = engine.values
+    shape = engine.model.shape if engine.model else None
+    length = _number(values, "max_model_len", shape.max_model_len if shape else 0)
+    number = parse_version(engine.version)
+    budget = setup_of(engine).max_num_batched_tokens if engine.gpu else _number(values, "max_num_batched_tokens", 8192)
+    override = values.get("num_gpu_blocks_override")
+    return Server(
+        built.layers, (available_bytes,), max(length, 1), budget,
+        bool(values.get("async_scheduling", number >= (0, 14, 0))), _number(values, "pipeline_parallel_size", 1),
+        hybrid_manager=not values.get("disable_hybrid_kv_cache_manager", False) and not _is_chunked(engine, number),
+        num_gpu_blocks_override=None if override is None else int(str(override)), state_mode=built.state_mode,
+        num_speculative_tokens=_number(values, "num_speculative_tokens", 0),
+    )  # fmt: skip
+
+
+def _is_chunked(engine: Engine, number: tuple[int, int, int]) -> bool:
+    """Chunked local attention turns the hybrid manager off by default."""
+    return engine.model is not None and "C" in engine.model.shape.layers and number >= (0, 10, 0)
+
+
+def bytes_per_block(engine: Engine) -> int:
+    """Bytes of one block of the pool on one rank (the widest pipeline stage); raises ``ConfigError``."""
+    built = built_of(engine)
+    probe = plan(server_of(engine, built, 1 << 50), capacity_rules_for(engine.version, generation_of(engine)))
+    return max(probe.bytes_per_block)
+
+
+def generation_of(engine: Engine) -> Literal["v0", "v1"] | None:
+    """V0 or V1 where the configuration says so; None: the version's default."""
+    names: dict[object, Literal["v0", "v1"]] = {"v0": "v0", "v1": "v1"}
+    return names.get(engine.values.get("engine_generation"))
+
+
+def measured(engine: Engine, logged: Config) -> Band | None:
+    """The bytes that a log says were available on one rank, as a band of what its rounding allows; None: it does not.
+
+    "Available KV cache memory" has two decimals; a block count stands for less than one block more.
+    """
+    printed, counted = None, None
+    if "available_kv_gib" in logged:
+        gib = float(logged["available_kv_gib"].value)
+        printed = Band(int(gib * GIB), int((gib - _HALF_STEP) * GIB), int((gib + _HALF_STEP) * GIB))
+    if (blocks := logged_blocks(logged, has_groups=_num_groups(engine) > 1)) is not None:
+        size = bytes_per_block(engine)
+        counted = Band(blocks * size, blocks * size, (blocks + 1) * size - 1)
+    if printed is None or counted is None:
+        return printed or counted
+    low, high = max(printed.low, counted.low), min(printed.high, counted.high)
+    # Where the two do not meet (another rank's line, an override), the count is what the server has.
+    return Band(min(max(printed.likely, low), high), low, high) if low <= high else counted
+
+
+def _num_groups(engine: Engine) -> int:
+    probe = plan(
+        server_of(engine, built_of(engine), 1 << 50), capacity_rules_for(engine.version, generation_of(engine))
+    )
+    return len(probe.groups)
+
+
+def logged_blocks(logged: Config, *, has_groups: bool = False) -> int | None:
+    """Blocks as logged: the count, else the tokens (which several groups of layers make another number)."""
+    if "num_gpu_blocks" in logged:
+        return int(logged["num_gpu_blocks"].value)
+    if "kv_cache_tokens" in logged and not has_groups:
+        return int(logged["kv_cache_tokens"].value) // int(logged["block_size"].value if "block_size" in logged else 16)
+    return None
+
+
+def size_engine(wanted: Config, logged: Config | None = None) -> Sizing:
+    """Size the pool of the engine that ``wanted`` describes.
+
+    ``logged``: the configuration of a server that ran, whose measured memory is moved to ``wanted``; None: estimate
+    from GPU, model and flags. Raises ``ConfigError`` for what is missing, ``CapacityError`` where it would not start.
+    """
+    engine = engine_of(wanted)
+    notes = list(engine.notes)
+    before = engine_of(logged) if logged is not None else None
+    known = measured(before, logged) if before is not None and logged is not None else None
+    memory = estimate(setup_of(engine)) if engine.gpu and engine.model else None
+    if known is not None and before is not None and logged is not None:
+        available, how = _moved(before, engine, known)
+        is_given = all(value.origin == "given" for name, value in logged.items() if name in _POOL)
+        how = how.replace("as logged", "as given") if is_given else how
+        origin = how[3:] if how in {"as logged", "as given"} else "inferred"
+    else:
+        available = estimate(setup_of(engine)).available
+        origin, how = "inferred", "estimated from GPU, model and flags"
+    built = built_of(engine)
+    if built.note:
+        notes.append(built.note)
+    rules = capacity_rules_for(engine.version, generation_of(engine))
+    if available.likely <= 0 and memory is not None:
+        _refuse(engine, memory)
+    found = plan(server_of(engine, built, available.likely), rules)
+    ends = [_planned(engine, built, end, rules) for end in (available.low, available.high)]
+    if available.low == available.high:
+        ends = [None, None]
+    return Sizing(engine, available, memory, built, rules, found, ends[0], ends[1], origin, how, notes)
+
+
+def _refuse(engine: Engine, memory: Memory) -> None:
+    """Say what leaves no memory; raises ``ConfigError``."""
+    where = engine.gpu.name if engine.gpu else "the GPU"
+    model = engine.model.shape.name if engine.model else "the model"
+    msg = (
+        f"no memory is left for KV blocks: {model} has about {memory.weights.likely / GIB:.1f} GiB of weights a rank, "
+        f"vLLM may use {memory.requested / GIB:.1f} GiB of {where}; raise tensor_parallel_size or take another GPU or "
+        "quantisation"
+    )
+    raise ConfigError(msg)
+
+
+def _planned(engine: Engine, built: Built, available: int, rules: CapacityRules) -> CapacityPlan | None:
+    from tracekit.model.capacity import CapacityError
+
+    try:
+        return plan(server_of(engine, built, available), rules)
+    except CapacityError:
+        return None
+
+
+def _moved(before: Engine, after: Engine, known: Band) -> tuple[Band, str]:
+    """The measured bytes after what differs; equal engines keep them."""
+    names = (*MOVES, "max_num_batched_tokens", "max_num_seqs", "enforce_eager", "model")
+    changed = [name for name in names if _changes(before.values, after.values, name)]
+    needs_memory = [name for name in changed if name not in {"kv_cache_dtype", "block_size"}]
+    if not needs_memory:
+        return known, "as logged" if not changed else f"as logged; {', '.join(changed)} changes the bytes of a block"
+    if after.gpu is None or after.model is None:
+        missing = "model (--model M)" if after.model is None else "GPU (--gpu G)"
+        msg = (
+            f"{', '.join(needs_memory)}: it changes the number of KV blocks, which is known only for the recorded "
+            f"server; give the {missing}, or --set num_gpu_blocks=N along with it"
+        )
+        raise ConfigError(msg)
+    if before.gpu is None or before.model is None:
+        values = {**before.values}
+        before = Engine(before.version, before.model or after.model, before.gpu or after.gpu, values)
+    return moved(known, setup_of(before), setup_of(after)), f"moved from what was logged ({', '.join(needs_memory)})"
+
+
+def _changes(before: Mapping[str, object], after: Mapping[str, object], name: str) -> bool:
+    """Whether a value is another one; to name what was not known before is no change."""
+    if name in {"gpu", "model"} and name not in before:
+        return False
+    return before.get(name) != after.get(name)
+
+
+def settle_pool(logged: Config, given: Config) -> tuple[ConfigValue, list[str]] | None:
+    """``num_gpu_blocks`` for a replay where the ladder's first two steps do not settle it; None where they do.
+
+    ``given``: what the user sets. Returns the value with its origin, and notes. Raises ``ConfigError``.
+    """
+    if any(name in given for name in ("num_gpu_blocks", "kv_cache_tokens", "num_gpu_blocks_override")):
+        return None
+    blocks = logged_blocks(logged)
+    changed = [name for name in MOVES if name in given and _differs(logged, given, name)]
+    if blocks is not None and changed == ["block_size"] and "block_size" in logged:
+        size = int(given["block_size"].value)
+        tokens = blocks * int(logged["block_size"].value)
+        value = ConfigValue(tokens // size, "inferred", f"{tokens:,} tokens as logged, in blocks of {size}")
+        return value, []
+    if blocks is not None and not changed:
+        return None
+    wanted = {**logged, **given}
+    if blocks is None and not {"gpu", "model"} <= set(wanted):
+        return None
+    sized = size_engine(wanted, logged if blocks is not None else None)
+    band = (
+        "" if sized.low is None or sized.high is None else f" ({sized.low.num_blocks:,} to {sized.high.num_blocks:,})"
+    )
+    notes = [*sized.notes, f"{sized.plan.num_blocks:,} KV blocks{band}: {sized.how}"]
+    return ConfigValue(sized.plan.num_blocks, "inferred", sized.how), notes
+
+
+def _differs(logged: Config, given: Config, name: str) -> bool:
+    return name not in logged or str(logged[name].value) != str(given[name].value)
