@@ -157,3 +157,21 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     process.stdout.close()
     _, error = process.communicate(timeout=60)
     assert b"Traceback" not in error
+
+
+def test_compare_is_a_gate(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, t0 in (("fast", "10"), ("slow", "20")):
+        assert call("replay", trace, *POOL[:2], "--set", f"t0_ms={t0}", "-o", tmp_path / name, "-q") == 0
+    capsys.readouterr()
+    gate = ("--fail-if", "tpot_ms.p99>+10%")
+    assert call("compare", tmp_path / "fast", tmp_path / "fast", *gate, "--slo", "ttft_ms=500,tpot_ms=15") == 0
+    printed = capsys.readouterr().out
+    assert "ok    tpot_ms.p99>+10%: +0.00%" in printed
+    assert "goodput" in printed
+    assert call("compare", tmp_path / "fast", tmp_path / "slow", *gate) == 1
+    assert "FAIL  tpot_ms.p99>+10%" in capsys.readouterr().out
+    assert call("compare", tmp_path / "fast", tmp_path / "slow", *gate, "--json") == 1
+    assert json.loads(capsys.readouterr().out)[0]["metric"] == "ttft_ms"
+    for bad in (("--fail-if", "tpot_ms.p99"), ("--fail-if", "tpot.p99>1"), ("--slo", "ttft=1")):
+        assert call("compare", tmp_path / "fast", tmp_path / "slow", *bad) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1

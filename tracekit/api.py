@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracekit.config import parse_setting
 from tracekit.errors import ConfigError
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode
@@ -15,11 +16,13 @@ from tracekit.step_time.parameters import StepTime, step_time_from_dict, step_ti
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.capacity import Capacity
     from tracekit.compare.metrics import Comparison
     from tracekit.compare.run_sql import Parameters
     from tracekit.explain import Story
 
 RunLike = Run | str | Path
+_MEASURED = ("num_gpu_blocks", "kv_cache_tokens", "available_kv_gib")
 
 
 def _run(run: RunLike) -> Run:
@@ -100,11 +103,18 @@ def replay(
     return run
 
 
-def compare(left: RunLike, right: RunLike, *, skip_first: float = 0.0) -> "Comparison":
-    """Put two runs side by side: concurrency, preemptions, latency percentiles, throughput. See ``tracekit compare``."""
+def compare(
+    left: RunLike, right: RunLike, *, skip_first: float = 0.0, slo: str | Mapping[str, float] | None = None
+) -> "Comparison":
+    """Put two runs side by side: concurrency, preemptions, latency percentiles, throughput. See ``tracekit compare``.
+
+    ``slo``: ``{"ttft_ms": 500, "tpot_ms": 50}`` or the same as text; adds goodput and the share of requests that meet all.
+    """
+    from tracekit.compare.conditions import parse_objectives
     from tracekit.compare.metrics import compare as _compare
 
-    return _compare(_run(left), _run(right), skip_first=skip_first)
+    objectives = parse_objectives(slo) if slo is not None else None
+    return _compare(_run(left), _run(right), skip_first=skip_first, objectives=objectives)
 
 
 def explain(
@@ -130,6 +140,47 @@ def explain(
         return explain_request(loaded, request, settings=given, step_time=device)
     first, last = step if isinstance(step, tuple) else (step or 0, step or 0)
     return explain_steps(loaded, first, last, engine=engine, settings=given, step_time=device)
+
+
+def capacity(
+    run: RunLike | None = None,
+    *,
+    model: str | None = None,
+    gpu: str | None = None,
+    rules: str | None = None,
+    settings: Sequence[str] | Mapping[str, object] = (),
+    lengths: str | None = None,
+    trace: RunLike | None = None,
+) -> "Capacity":
+    """Size the KV cache of a server: estimated from model, GPU and flags, or moved from what a run's server logged.
+
+    ``lengths``: ``"1000:200,8000:500"`` (tokens in and out), or a ``trace`` whose lengths count. See
+    ``tracekit capacity``. Raises ``TracekitError``.
+    """
+    from tracekit.capacity import Lengths, capacity_of, parse_lengths
+
+    short = (("model", model), ("gpu", gpu), ("vllm_version", rules))
+    given = dict(parse_setting(f"{name}={value}") for name, value in short if value is not None)
+    given |= dict(parse_setting(setting) for setting in _settings(settings))
+    found = _run(run) if run is not None else None
+    logged = {name: value for name, value in found.config.items() if value.origin != "default"} if found else {}
+    known = None if lengths is None else parse_lengths(lengths)
+    if trace is not None:
+        columns = _run(trace).requests.select("num_prompt_tokens", "num_output_tokens").drop_nulls()
+        known = [Lengths(prompt, output) for prompt, output in columns.iter_rows()]
+    sized = any(name in {**logged, **given} for name in ("num_gpu_blocks", "kv_cache_tokens", "available_kv_gib"))
+    # A block count, tokens or memory that the user gives is a measured point like a logged one.
+    measured = {**logged, **{n: v for n, v in given.items() if n in _MEASURED or not logged}} if sized else None
+    return capacity_of({**logged, **given}, measured, known)
+
+
+def export_anonymous(run: RunLike, output: str | Path, *, force: bool = False) -> Run:
+    """Write a run's trace without names, text or wall clock, prefixes hashed anew; see ``tracekit export``."""
+    from tracekit.anonymous import anonymous
+
+    written = anonymous(_run(run))
+    written.save(output, force=force)
+    return written
 
 
 def sql(

@@ -26,8 +26,8 @@ def test_comparison_has_sections_and_fits_the_terminal() -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     found = {tuple(line.split()[:2]): line.split() for line in lines}
-    assert found["TTFT", "mean"][2:] == ["40.0", "ms", "44.0", "ms", "+10.0%"]
-    assert found["E2E", "mean"][2:] == ["2.50", "s", "2.45", "s", "-2.0%"]
+    assert found["TTFT", "mean"][2:] == ["n", "1", "40.0", "ms", "44.0", "ms", "+10.0%"]
+    assert found["E2E", "mean"][2:] == ["n", "1", "2.50", "s", "2.45", "s", "-2.0%"]
     assert found["preemptions", "-"][1:] == ["-", "0", "-"]
     assert "ITL" in text
 

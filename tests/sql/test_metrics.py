@@ -273,7 +273,8 @@ def test_equal_runs_have_no_error_and_every_metric_is_there() -> None:
     comparison = compare(full, full)
     found: dict[str, list[str]] = {}
     for row in comparison.to_rows():
-        assert list(row) == ["metric", "stat", "left", "right", "error"]
+        assert list(row)[:5] == ["metric", "stat", "left", "right", "error"]
+        assert list(row)[5:] == ["n_left", "n_right", "left_band", "right_band"]
         assert row["error"] in {0, None}
         found.setdefault(row["metric"], []).append(row["stat"])
     assert found == METRICS

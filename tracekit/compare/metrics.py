@@ -4,12 +4,14 @@ Every figure comes from a named query; this module decides which side is sampled
 could not be known and why.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from tracekit.compare.bands import Band, Values, band
+from tracekit.compare.conditions import OBJECTIVES
 from tracekit.compare.database import connect, view_sql
 from tracekit.compare.queries import named_query
 from tracekit.errors import InputError
@@ -30,6 +32,8 @@ _WHY_NULL: Final = {
     "num_requests": "no requests, though it served some",
     "num_preemptions": "no preemptions and no two readings of the cumulative counter; a V1 log does not say it",
     "output_tps": "no output tokens with their instants and no throughput samples",
+    "slo_share": "a latency with an objective is known of no request",
+    "goodput_rps": "a latency with an objective is known of no request",
 }
 _FROM_ELSEWHERE: Final = {
     ("", "distributions"): "from histograms, interpolated within a bucket",
@@ -44,7 +48,8 @@ _FROM_ELSEWHERE: Final = {
 class Row:
     """One figure on both sides, null where unknown; ``n`` is the number of values or instants behind it.
 
-    ``mae`` belongs to neither side alone: ``right`` holds the distance, ``left`` is null.
+    ``mae`` belongs to neither side alone: ``right`` holds the distance, ``left`` is null. The bands (``compare.bands``)
+    are those of percentiles over requests, null elsewhere.
     """
 
     metric: str
@@ -53,6 +58,8 @@ class Row:
     right: float | None
     n_left: int
     n_right: int
+    left_band: Band | None = None
+    right_band: Band | None = None
 
     @property
     def error(self) -> float | None:
@@ -70,10 +77,17 @@ class Comparison:
     right_name: str = "right"
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """The contract of ``compare --json``: a list of ``{metric, stat, left, right, error}``."""
+        """The contract of ``compare --json``: a list of ``{metric, stat, left, right, error}``, with ``n_left, n_right``
+        and ``left_band, right_band`` (``[low, high]``, or null) behind them.
+        """
         return [
-            {"metric": r.metric, "stat": r.stat, "left": r.left, "right": r.right, "error": r.error} for r in self.rows
-        ]
+            {
+                "metric": r.metric, "stat": r.stat, "left": r.left, "right": r.right, "error": r.error,
+                "n_left": r.n_left, "n_right": r.n_right,
+                "left_band": r.left_band, "right_band": r.right_band,
+            }
+            for r in self.rows
+        ]  # fmt: skip
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -102,18 +116,21 @@ class Comparison:
         return self.frame._repr_html_()
 
 
-def compare(left: Run, right: Run, *, skip_first: float = 0.0) -> Comparison:
+def compare(
+    left: Run, right: Run, *, skip_first: float = 0.0, objectives: Mapping[str, float] | None = None
+) -> Comparison:
     """Compare two runs, observed or simulated, on one time axis (ns from each run's first arrival).
 
-    ``skip_first``: share of the arrivals' span to leave out as warm-up, 0 up to 1. Raises ``InputError``.
+    ``skip_first``: share of the arrivals' span to leave out as warm-up, 0 up to 1. ``objectives``: most milliseconds by
+    metric (``compare.conditions``); adds ``slo_share`` and ``goodput_rps``. Raises ``InputError``.
     """
     if not 0 <= skip_first < 1:
         msg = f"skip_first must be at least 0 and less than 1, found {skip_first:g}"
         raise InputError(msg)
     sampled, other = _sampled_first(left, right)
     from_ns = _cut(sampled, other, skip_first) if skip_first else None
-    left_rows = _side(left, from_ns)
-    right_rows = left_rows if right is left else _side(right, from_ns)
+    left_rows, left_values = _side(left, from_ns, objectives)
+    right_rows, right_values = (left_rows, left_values) if right is left else _side(right, from_ns, objectives)
     with connect({"observed": sampled, "simulated": other}, locked=False) as connection:
         _ensure_samples(connection)
         concurrency = _ask(connection, "concurrency_error", from_ns=from_ns)
@@ -122,6 +139,7 @@ def compare(left: Run, right: Run, *, skip_first: float = 0.0) -> Comparison:
     names = _labels(left, right)
     per_side = [_joined(one, two) for one, two in zip(left_rows, right_rows, strict=True)]
     rows = [row for row in per_side if row.metric.endswith("_ms")]
+    rows = [_with_bands(row, left_values, right_values) for row in rows]
     rows = _like_with_like(rows, in_buckets, is_swapped=sampled is not left)
     rows += [_concurrency_row(row, is_swapped=sampled is not left) for row in concurrency]
     rows += [row for row in per_side if not row.metric.endswith("_ms")]
@@ -170,15 +188,29 @@ def _cut(sampled: Run, other: Run, share: float) -> int | None:
     return None
 
 
-def _side(run: Run, from_ns: int | None) -> list[dict[str, Any]]:
+def _side(
+    run: Run, from_ns: int | None, objectives: Mapping[str, float] | None
+) -> tuple[list[dict[str, Any]], dict[str, Values]]:
+    """One run's figures, and its latencies in order of size by metric."""
     with connect({"run": run}) as connection:
-        return [
+        rows = [
             *_ask(connection, "latency_stats", from_ns=from_ns),
             *_ask(connection, "totals", from_ns=from_ns),
         ]
+        if objectives:
+            limits = {name: objectives.get(name) for name in OBJECTIVES}
+            met = _ask(connection, "goodput", from_ns=from_ns, **limits)
+            rows += [{**row, "stat": "total", "source": "requests"} for row in met]
+        found = connection.execute(named_query("latency_values").sql, {"from_ns": from_ns}).fetchnumpy()
+    return rows, {metric: found["value_ms"][found["metric"] == metric] for metric in OBJECTIVES}
 
 
-def _ask(connection: "duckdb.DuckDBPyConnection", name: str, **parameters: int | None) -> list[dict[str, Any]]:
+def _with_bands(row: Row, left: Mapping[str, Values], right: Mapping[str, Values]) -> Row:
+    left_band, right_band = (band(row.metric, row.stat, values) for values in (left, right))
+    return replace(row, left_band=left_band, right_band=right_band)
+
+
+def _ask(connection: "duckdb.DuckDBPyConnection", name: str, **parameters: float | None) -> list[dict[str, Any]]:
     result = connection.execute(named_query(name).sql, parameters or None)
     columns = [column[0] for column in result.description or ()]
     return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
@@ -200,8 +232,11 @@ def _like_with_like(rows: list[Row], in_buckets: Iterable[dict[str, Any]], *, is
     found = {(row["metric"], row["stat"]): (row["observed"], row["simulated"]) for row in in_buckets}
     replaced = []
     for row in rows:
-        one, two = found.get((row.metric, row.stat), (row.left, row.right))
-        if is_swapped and (row.metric, row.stat) in found:
+        if (row.metric, row.stat) not in found:
+            replaced.append(row)
+            continue
+        one, two = found[row.metric, row.stat]
+        if is_swapped:
             one, two = two, one
         replaced.append(Row(row.metric, row.stat, one, two, row.n_left, row.n_right))
     return replaced

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.compare.conditions import Verdict
     from tracekit.compare.metrics import Comparison
 
 UNKNOWN: Final = "-"
@@ -17,6 +18,7 @@ _SECTIONS: Final = (
     ("preemptions", ("num_preemptions",)),
     ("latency", ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms")),
     ("throughput", ("num_requests", "output_tps")),
+    ("objectives", ("slo_share", "goodput_rps")),
 )
 _LABELS: Final = {
     "num_running_reqs": "running requests",
@@ -31,6 +33,8 @@ _LABELS: Final = {
     "queue_ms": "queue",
     "num_requests": "requests",
     "output_tps": "output tokens/s",
+    "slo_share": "requests in SLO",
+    "goodput_rps": "goodput, requests/s",
 }
 _STATS: Final = {"mae": "mean abs. difference", "max": "max", "total": ""}
 _LABEL_WIDTH: Final = 20
@@ -54,7 +58,13 @@ class _Row(Protocol):
     @property
     def right(self) -> float | None: ...
     @property
+    def n_left(self) -> int: ...
+    @property
+    def n_right(self) -> int: ...
+    @property
     def error(self) -> float | None: ...
+    @property
+    def left_band(self) -> tuple[float, float] | None: ...
 
 
 def sanitise(text: str) -> str:
@@ -66,11 +76,17 @@ def sanitise(text: str) -> str:
 
 
 def comparison_text(comparison: "Comparison", left_name: str, right_name: str, width: int = 80) -> str:
-    """The comparison as people read it, in sections, with the error of the right side; ``-`` is unknown."""
+    """The comparison as people read it, in sections, with the error of the right side; ``-`` is unknown.
+
+    Behind a latency's mean stands the number of values, behind a percentile of the
+    left side how far chance alone moves it (95 %, relative).
+    """
     names = [_fitted(_one_line(name), _VALUE_WIDTH).rjust(_VALUE_WIDTH) for name in (left_name, right_name)]
     lines = [" " * (_LABEL_WIDTH + _STAT_WIDTH) + "  ".join([*names, "   error"])]
     for title, metrics in _SECTIONS:
         rows = [row for row in comparison.rows if row.metric in metrics]
+        if not rows:
+            continue
         shown = [row for row in rows if row.left is not None or row.right is not None]
         unknown = sorted({row.metric for row in rows} - {row.metric for row in shown}, key=metrics.index)
         lines.append(title)
@@ -87,6 +103,10 @@ def comparison_text(comparison: "Comparison", left_name: str, right_name: str, w
 def _comparison_line(row: _Row, *, is_first: bool) -> str:
     label = _LABELS[row.metric] if is_first else ""
     stat = _STATS.get(row.stat, row.stat)
+    if row.stat == "mean" and row.metric.endswith("_ms"):
+        stat += f"  n {_compact(row.n_left)}" + (f"/{_compact(row.n_right)}" if row.n_right != row.n_left else "")
+    elif row.left_band is not None and row.left:
+        stat += f"  ±{(row.left_band[1] - row.left_band[0]) / 2 / row.left:.1%}"
     if row.stat == "mae":
         left, right = "", f"{row.right:.1%} of max" if row.right is not None else UNKNOWN
     else:
@@ -95,13 +115,34 @@ def _comparison_line(row: _Row, *, is_first: bool) -> str:
     return f"{start}{left:>{_VALUE_WIDTH}}  {right:>{_VALUE_WIDTH}}  {signed_percent(row.error):>8}"
 
 
+def _compact(count: int) -> str:
+    """A count in at most six characters."""
+    if count < 100_000:  # noqa: PLR2004
+        return f"{count:,}"
+    return f"{count / 1e3:,.0f}k" if count < 10_000_000 else f"{count / 1e6:,.0f}M"  # noqa: PLR2004
+
+
+def verdicts_text(verdicts: "Sequence[Verdict]") -> str:
+    """One line a condition: what was demanded to fail, what was found, and whether it failed."""
+    lines = []
+    for verdict in verdicts:
+        if verdict.found is None:
+            found = "unknown, which cannot pass"
+        elif verdict.condition.is_relative:
+            found = f"{verdict.found:+.2%}"
+        else:
+            found = f"{verdict.found:,.6g}"
+        lines.append(f"{'FAIL' if verdict.failed else 'ok  '}  {verdict.condition.text}: {found}")
+    return _NEWLINE.join(lines)
+
+
 def humanised(metric: str, value: float | None) -> str:
     """A value with its unit: ms below one second, else s; shares in percent; counts with separators."""
     if value is None:
         return UNKNOWN
     if metric.endswith("_ms"):
         return f"{value:,.1f} ms" if abs(value) < 1000 else f"{value / 1000:,.2f} s"  # noqa: PLR2004 - ms in a second
-    if metric == "kv_cache_usage":
+    if metric in {"kv_cache_usage", "slo_share"}:
         return f"{value:.1%}"
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.1f}"  # noqa: PLR2004
 
