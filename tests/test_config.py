@@ -111,14 +111,6 @@ def test_what_vllm_refuses_is_refused(config: dict[str, ConfigValue], message: s
         resolve(config)
 
 
-def test_another_memory_share_needs_the_pool_it_gives() -> None:
-    config = known(num_gpu_blocks=1000, max_model_len=4096) | {
-        "gpu_memory_utilization": ConfigValue(0.5, "given", "--set")
-    }
-    with pytest.raises(ConfigError, match="gpu_memory_utilization"):
-        resolve(config)
-
-
 def test_an_unknown_length_is_the_longest_request() -> None:
     resolved = resolve(known(num_gpu_blocks=1000), longest_request=900)
     assert resolved.engine.max_model_len == 901

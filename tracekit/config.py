@@ -220,3 +220,5 @@ class EngineConfig:
     num_cpu_blocks: int = 0
     preemption_mode: str | None = None
     data_parallel_size: int = 1
+    kv_cache_windows: tuple[int | None, ...] = ()
+    """The window of each KV cache group, null for full attention; empty: one group of full attention."""

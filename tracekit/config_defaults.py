@@ -4,8 +4,8 @@ The defaults mirror ``EngineArgs`` (``vllm/engine/arg_utils.py``: ``_set_default
 ``SchedulerConfig`` / ``CacheConfig`` of each version for the OpenAI API server. Standard library only.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracekit.config import (
@@ -37,11 +37,16 @@ class Resolved:
     notes: list[str] = field(default_factory=list)
 
 
-def resolve(config: Config, longest_request: int | None = None) -> Resolved:
+def resolve(
+    config: Config,
+    longest_request: int | None = None,
+    windows_of: Callable[[Config], tuple[int | None, ...]] = lambda _: (),
+) -> Resolved:
     """Fill a configuration in and check it as vLLM does at start-up.
 
     ``longest_request``: prompt plus output tokens of the longest request, used for ``max_model_len`` when nothing says
-    it. Raises ``ConfigError`` when the number of blocks is not known or vLLM would refuse the configuration.
+    it. ``windows_of``: the window of each KV cache group, from the filled configuration. Raises ``ConfigError`` when the
+    number of blocks is not known or vLLM would refuse the configuration.
     """
     known = dict(config)
     notes: list[str] = []
@@ -58,7 +63,7 @@ def resolve(config: Config, longest_request: int | None = None) -> Resolved:
     _fill_max_model_len(known, longest_request, notes)
     _fill_switches(known, version, is_v1=is_v1)
     _fill_batch_limits(known, version, notes, is_v1=is_v1)
-    engine = _engine_config(known)
+    engine = replace(_engine_config(known), kv_cache_windows=windows_of(known))
     _refuse_as_vllm_does(known, engine, is_v1=is_v1)
     return Resolved(engine, known, notes)
 
@@ -178,10 +183,33 @@ def _refuse_as_vllm_does(known: Config, engine: EngineConfig, *, is_v1: bool) ->
             f"({engine.max_model_len}) without chunked prefill: vLLM refuses to start"
         )
         raise ConfigError(msg)
+    if engine.kv_cache_windows and is_v1:
+        _refuse_groups_that_do_not_fit(known, engine)
+        return
     tokens = engine.num_gpu_blocks * engine.block_size
     if engine.max_model_len > tokens or (is_v1 and engine.num_gpu_blocks < 2):  # noqa: PLR2004 - one is the null block
         msg = (
             f"the KV cache holds {tokens:,} tokens, less than one request of max_model_len ({engine.max_model_len:,}, "
             f"{known['max_model_len'].origin}): vLLM refuses to start; lower max_model_len or give more blocks"
+        )
+        raise ConfigError(msg)
+
+
+def _refuse_groups_that_do_not_fit(known: Config, engine: EngineConfig) -> None:
+    """The same check where layers are in several groups: a window holds no more than it and the steps in flight."""
+    version = parse_version(str(known["vllm_version"].value))
+    steps_in_flight = 2 if engine.async_scheduling and version >= (0, 26, 0) else 1
+    needed = int(version >= (0, 30, 0))  # from 0.30 the check leaves the null block out
+    for window in engine.kv_cache_windows:
+        length = engine.max_model_len
+        if window is not None:
+            length = min(length, window - 1 + engine.max_num_batched_tokens * steps_in_flight)
+        needed += -(-length // engine.block_size) + (window is not None)
+    if needed > engine.num_gpu_blocks:
+        msg = (
+            f"the KV cache holds {engine.num_gpu_blocks:,} blocks, less than the {needed:,} that one request of "
+            f"max_model_len ({engine.max_model_len:,}, {known['max_model_len'].origin}) may need in "
+            f"{len(engine.kv_cache_windows)} group(s) of layers: vLLM refuses to start; lower max_model_len or give more "
+            "blocks"
         )
         raise ConfigError(msg)

@@ -14,6 +14,7 @@ from tracekit.config import NEWEST_VERSION, Config, ConfigValue, parse_version
 from tracekit.errors import ConfigError
 from tracekit.model.capacity import CapacityPlan, CapacityRules, Server, capacity_rules_for, plan
 from tracekit.model.capacity.from_shape import Built, layers_of
+from tracekit.model.capacity.grouping import group_layers
 from tracekit.model.capacity.memory import GIB, Band, Memory, Setup, default_utilization, estimate, moved
 
 MOVES: Final = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size", "kv_cache_dtype",
@@ -21,6 +22,8 @@ MOVES: Final = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_para
 """Settings under which a replay's logged pool is moved. The token budget and ``max_num_seqs`` move it too, by less than
 the band of that estimate, so a replay leaves the logged pool alone for them; ``tracekit capacity`` shows the band."""
 _POOL: Final = frozenset({"available_kv_gib", "num_gpu_blocks", "kv_cache_tokens"})
+_SPECIAL: Final = frozenset("SCmMGKB")
+"""Letters of layers that do not keep every token."""
 _LARGE_GIB: Final = 70
 _HALF_STEP: Final = 0.005
 
@@ -73,6 +76,9 @@ def engine_of(config: Config) -> Engine:
     elif "gpu_total_gib" in values:
         gpu = _gpu_of_memory(float(str(values["gpu_total_gib"])), notes)
     model = find_model(str(values["model"]), _text(values, "quantization")) if "model" in values else None
+    notes += [model.note] if model and model.note else []
+    if model and not model.shape.is_certain:
+        notes.append(f"not all figures of {model.shape.name} are verified ({model.shape.source})")
     return Engine(version, model, gpu, values, tuple(notes))
 
 
@@ -213,6 +219,8 @@ def size_engine(wanted: Config, logged: Config | None = None) -> Sizing:
     engine = engine_of(wanted)
     notes = list(engine.notes)
     before = engine_of(logged) if logged is not None else None
+    if before is not None:
+        before = replace(before, model=before.model or engine.model, gpu=before.gpu or engine.gpu)
     known = measured(before, logged) if before is not None and logged is not None else None
     memory = estimate(setup_of(engine)) if engine.gpu and engine.model else None
     if known is not None and before is not None and logged is not None:
@@ -271,9 +279,6 @@ def _moved(before: Engine, after: Engine, known: Band) -> tuple[Band, str]:
             f"server; give the {missing}, or --set num_gpu_blocks=N along with it"
         )
         raise ConfigError(msg)
-    if before.gpu is None or before.model is None:
-        values = {**before.values}
-        before = Engine(before.version, before.model or after.model, before.gpu or after.gpu, values)
     return moved(known, setup_of(before), setup_of(after)), f"moved from what was logged ({', '.join(needs_memory)})"
 
 
@@ -282,6 +287,50 @@ def _changes(before: Mapping[str, object], after: Mapping[str, object], name: st
     if name in {"gpu", "model"} and name not in before:
         return False
     return before.get(name) != after.get(name)
+
+
+def windows_of(config: Config) -> tuple[tuple[int | None, ...], list[str]]:
+    """The window of each KV cache group (None: full attention) as the scheduler sees it, and what is approximated.
+
+    Empty where the model is not known or one group of full attention does.
+    """
+    if "model" not in config:
+        return (), []
+    try:
+        engine = engine_of({name: value for name, value in config.items() if name != "gpu"})
+    except ConfigError:
+        return (), []  # a model that the catalogue does not have: one group, as for most
+    if not set(engine.model.shape.layers if engine.model else ()) & _SPECIAL:
+        return (), []
+    built = built_of(engine)
+    rules = capacity_rules_for(engine.version, generation_of(engine))
+    server = server_of(engine, built, 1 << 50)
+    groups = group_layers(
+        dict(enumerate(cache for _, cache in server.layers)), rules, hybrid_manager=server.hybrid_manager
+    )
+    caches = [group.layers[0][1] for group in groups]
+    if len(caches) == 1 and caches[0].is_full:
+        return (), []
+    size = int(str(engine.values.get("block_size", built.block_size)))
+    if any(cache.kind not in {"full", "mla", "sliding"} or cache.block_size != size for cache in caches):
+        kinds = ", ".join(sorted({cache.state_kind or cache.kind for cache in caches}))
+        return (), [f"groups of {kinds} layers are approximated: blocks are counted as for full attention alone"]
+    return tuple(cache.window if cache.kind == "sliding" else None for cache in caches), []
+
+
+def _blocks_of_groups(logged: Config) -> ConfigValue | None:
+    """The blocks of a server with several groups of layers, whose log has tokens only; None: not such a server."""
+    if "num_gpu_blocks" in logged or "kv_cache_tokens" not in logged or not windows_of(logged)[0]:
+        return None
+    engine = engine_of({name: value for name, value in logged.items() if name != "gpu"})
+    probe = plan(
+        server_of(engine, built_of(engine), 1 << 50), capacity_rules_for(engine.version, generation_of(engine))
+    )
+    tokens = int(logged["kv_cache_tokens"].value)
+    # The printed tokens are proportional to the blocks, rounded down.
+    blocks = -(-tokens * probe.num_blocks // probe.num_tokens)
+    where = f"{tokens:,} tokens as logged, in {len(probe.groups)} groups of layers"
+    return ConfigValue(blocks, "logged", where)
 
 
 def settle_pool(logged: Config, given: Config) -> tuple[ConfigValue, list[str]] | None:
@@ -293,6 +342,8 @@ def settle_pool(logged: Config, given: Config) -> tuple[ConfigValue, list[str]] 
         return None
     blocks = logged_blocks(logged)
     changed = [name for name in MOVES if name in given and _differs(logged, given, name)]
+    if not changed and (counted := _blocks_of_groups({**logged, **given})) is not None:
+        return counted, []
     if blocks is not None and changed == ["block_size"] and "block_size" in logged:
         size = int(given["block_size"].value)
         tokens = blocks * int(logged["block_size"].value)
@@ -312,4 +363,6 @@ def settle_pool(logged: Config, given: Config) -> tuple[ConfigValue, list[str]] 
 
 
 def _differs(logged: Config, given: Config, name: str) -> bool:
+    if name == "gpu" and name not in logged:
+        return False  # to name what was not known before is no change
     return name not in logged or str(logged[name].value) != str(given[name].value)

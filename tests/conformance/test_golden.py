@@ -42,5 +42,5 @@ def test_the_kernel_agrees_with_all_recorded_v1_versions() -> None:
 @pytest.mark.slow
 def test_all_recorded_versions_agree() -> None:
     report = conform(SETS, jobs=2)
-    assert len({result.case for result in report.results}) == 80
+    assert len({result.case for result in report.results}) == 91
     assert_agrees(report)

@@ -13,7 +13,7 @@ from tracekit.conform.report import CaseResult, ConformReport, Difference
 from tracekit.model.rules import Engine, Rules
 from tracekit.progress import Progress, no_progress
 
-_OUT_OF_SCOPE: Final = ("kv_groups", "num_speculative_tokens")
+_OUT_OF_SCOPE: Final = ("num_speculative_tokens",)
 _NO_IDENTITY: Final = "new_block_ids"
 """A field of the model's rows only: to the kernel, blocks without shared content have no identity."""
 
@@ -32,7 +32,7 @@ def conform(
 
     ``rules`` is the vLLM version of a single recording, or restricts a set to the labels with the same rules;
     ``engine`` restricts a set to V0 or V1 (and picks it for a single recording); ``cases`` to some cases; ``jobs`` is
-    the number of processes. Cases with KV groups or speculation, and what the kernel has no part in, are skipped and
+    the number of processes. Cases with speculation, and what the kernel has no part in, are skipped and
     reported. A file of capacity rows is planned anew instead. Raises ``InputError`` for a path that holds no recording.
     """
     if decider == "kernel" and engine is None:
@@ -65,10 +65,10 @@ def _out_of_scope(case: Case, decider: Decider = "model") -> str | None:
 
 
 def _compare(case: Case, decider: Decider = "model") -> list[CaseResult]:
-    simulated: dict[tuple[Rules, object, bool], list[Row]] = {}
+    simulated: dict[tuple[Rules, object, bool, object], list[Row]] = {}
     results = []
     for log in case.logs:
-        key = (log.rules, log.rules.prefix_stats, log.rules.reset_drops_next_output)
+        key = (log.rules, log.rules.prefix_stats, log.rules.reset_drops_next_output, log.rules.window)
         if key not in simulated:
             simulated[key] = list(simulate(case.config, case.workload, log.rules, decider))
         recorded = read_rows(log.path)

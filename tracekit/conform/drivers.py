@@ -47,6 +47,8 @@ def kernel_cannot(config: Row, rules: Rules) -> str | None:
     """Why the kernel cannot run this case, in words; None when it can."""
     if rules.engine != "v1":
         return "the kernel has no V0 scheduler"
+    if config.get("kv_groups"):
+        return "the kernel has one group of full attention"
     if config.get("reset_running") and config.get("async_scheduling"):
         return "the kernel drops no outputs of requests that a reset throws out"
     return None
@@ -122,7 +124,7 @@ class _DriverV1:
     def _held_blocks(self) -> dict[str, int]:
         if not self._config.get("log_block_ids"):
             return {}
-        return {request.request_id: len(request.block_ids) for request in self._scheduler.running}
+        return {request.request_id: len(_first_table(self._scheduler, request)) for request in self._scheduler.running}
 
     def _reset(self, step: int, row: Row) -> None:
         if step in self._config.get("reset_steps", ()):
@@ -143,7 +145,7 @@ class _DriverV1:
         row["free_blocks"] = plan.num_free_blocks
         row["kv_usage"] = round(plan.kv_cache_usage, 6)
         if self._config.get("log_block_ids"):
-            row["new_block_ids"] = _new_block_ids(plan, held)
+            row["new_block_ids"] = _new_block_ids(self._scheduler, plan, held)
 
     def _take_stats(self, output: StepOutput) -> list[int] | None:
         """The statistics since they were taken last, or None where the version reports none."""
@@ -269,10 +271,19 @@ def _ids(requests: Sequence[Request]) -> list[str]:
     return [request.request_id for request in requests]
 
 
-def _new_block_ids(plan: StepPlan, held: Mapping[str, int]) -> dict[str, list[int]]:
+def _first_table(scheduler: Scheduler, request: Request) -> list[int]:
+    """The blocks of a request in the first group; the null block where one left the window."""
+    if scheduler.grouped is None:
+        return request.block_ids
+    return [block or 0 for block in scheduler.grouped.tables(request)[0]]
+
+
+def _new_block_ids(scheduler: Scheduler, plan: StepPlan, held: Mapping[str, int]) -> dict[str, list[int]]:
     """All blocks of admitted requests, the new ones of running requests."""
     ids = {
-        request.request_id: request.block_ids[0 if request.request_id in plan.cached else held[request.request_id] :]
+        request.request_id: _first_table(scheduler, request)[
+            0 if request.request_id in plan.cached else held[request.request_id] :
+        ]
         for request in plan.requests
     }
     return {request_id: blocks for request_id, blocks in ids.items() if blocks}

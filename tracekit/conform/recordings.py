@@ -105,13 +105,13 @@ def _logs_of(
 ) -> Iterator[Log]:
     wanted = None if rules is None else rules_for(rules, engine)
     for digest in sorted(index):
-        groups: dict[tuple[Rules, object, bool], list[str]] = {}
+        groups: dict[tuple[Rules, object, object, bool], list[str]] = {}
         for label in index[digest]:
             label_rules = _rules_of_label(label)
             if wanted in {None, label_rules} and engine in {None, label_rules.engine}:
-                key = (label_rules, label_rules.prefix_stats, label.endswith("!"))
+                key = (label_rules, label_rules.prefix_stats, label_rules.window, label.endswith("!"))
                 groups.setdefault(key, []).append(label)
-        for (_, _, crashed), labels in groups.items():
+        for (*_, crashed), labels in groups.items():
             yield Log(folder / f"{digest}.jsonl.gz", tuple(labels), _rules_of_label(labels[0]), crashed)
 
 

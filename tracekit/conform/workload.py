@@ -21,6 +21,7 @@ def engine_config(config: Row) -> EngineConfig:
     known.setdefault("enable_prefix_caching", False)
     known.setdefault("scheduler_reserve_full_isl", True)
     known["async_scheduling"] = bool(config.get("async_scheduling") or config.get("async_output_proc"))
+    known["kv_cache_windows"] = tuple(group.get("window") for group in config.get("kv_groups", ()))
     return EngineConfig(**known, scheduling_policy=config.get("policy", "fcfs"))
 
 

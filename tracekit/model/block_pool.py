@@ -53,14 +53,18 @@ class BlockPool:
                 del self._free[block]
             self.ref_counts[block] += 1
 
-    def free(self, blocks: Iterable[int]) -> None:
-        """Give references back, first to be reused first (``free_blocks``)."""
+    def free(self, blocks: Iterable[int], *, unhashed_first: bool = False) -> None:
+        """Give references back, first to be reused first (``free_blocks``).
+
+        ``unhashed_first``: blocks without a hash go to the front of the queue, also where the version's rule does not.
+        """
         unhashed = []
+        unhashed_first = unhashed_first or self._unhashed_blocks_first
         for block in blocks:
             self.ref_counts[block] -= 1
             if self.ref_counts[block]:
                 continue
-            if self._unhashed_blocks_first and self.block_hashes[block] is None:
+            if unhashed_first and self.block_hashes[block] is None:
                 unhashed.append(block)
             else:
                 self._free[block] = None

@@ -58,6 +58,8 @@ class StepPlan:
     num_scheduled_tokens: int = 0
     num_context_tokens: int = 0
     """Tokens that the scheduled requests had computed before this step."""
+    num_attention_pairs: int = 0
+    """Query and key pairs of the requests with more than one new token: what their attention computes."""
     num_decode: int = 0
     num_short_extend: int = 0
     num_long_extend: int = 0
@@ -77,7 +79,7 @@ class StepPlan:
 
         V1 only: ``_update_after_schedule`` of ``Scheduler`` and ``AsyncScheduler`` (0.33.0).
         """
-        num_context = num_prefill = num_long = num_short = num_more_tokens = 0
+        num_context = num_prefill = num_long = num_short = num_more_tokens = num_pairs = 0
         sampling = self.sampling
         for request, num_new in zip(self.requests, self.scheduled.values(), strict=True):
             num_computed = request.num_computed_tokens
@@ -87,6 +89,8 @@ class StepPlan:
                 num_long += num_computed > 0 and num_new > 1
                 num_short += num_computed > 0 and num_new == 1
                 num_more_tokens += num_new - 1
+                if num_new > 1:
+                    num_pairs += num_new * num_computed + num_new * (num_new + 1) // 2
             num_computed += num_new
             request.num_computed_tokens = num_computed
             if num_computed < request.num_tokens + request.num_output_placeholders:
@@ -99,6 +103,7 @@ class StepPlan:
             self.sampling = [r for r in self.requests if not r.is_prefill_chunk or r in self.kept_victims]
         self.num_scheduled_tokens = len(self.requests) + num_more_tokens
         self.num_context_tokens = num_context
+        self.num_attention_pairs = num_pairs
         self.num_prefill = num_prefill
         self.num_long_extend = num_long
         self.num_short_extend = num_short
@@ -110,6 +115,8 @@ class StepPlan:
             num_computed = request.num_computed_tokens
             self.num_scheduled_tokens += num_new
             self.num_context_tokens += num_computed
+            if num_new > 1:
+                self.num_attention_pairs += num_new * num_computed + num_new * (num_new + 1) // 2
             if not request.is_prefill_chunk:
                 self.num_decode += 1
             elif num_computed == 0:

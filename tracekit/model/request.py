@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from enum import Enum
 
-BlockHash = int | tuple[str, int]
-"""Content of one full KV block and of all before it: a chained hash, or (request_id, block) when no other has it."""
+BlockHash = int | tuple[str, int] | tuple[int, "int | tuple[str, int]"]
+"""Content of one full KV block and of all before it: a chained hash, or (request_id, block) when no other has it.
+
+Where groups of layers have tables of their own, it is (group, content)."""
 
 
 class RequestStatus(Enum):
@@ -111,7 +113,7 @@ class Request:
         """V0: its blocks are on the CPU."""
         return self.status is RequestStatus.SWAPPED
 
-    def block_hash(self, index: int) -> BlockHash:
+    def block_hash(self, index: int) -> int | tuple[str, int]:
         """The content of full block ``index``."""
         if index < len(self.block_hashes):
             return self.block_hashes[index]

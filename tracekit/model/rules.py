@@ -38,6 +38,21 @@ class PrefixStatsRules:
 
 
 @dataclass(frozen=True)
+class WindowRules:
+    """What versions do differently with sliding-window groups; nothing else depends on it, so it parts no class."""
+
+    frees_behind_processed: bool = True
+    """0.26.0: asynchronous scheduling frees only behind tokens whose step has been processed."""
+    caps_in_flight: bool = True
+    """0.26.0: the cap counts the tokens of all steps in flight."""
+    unhashed_first: bool = True
+    """0.23.0: of a window's table, freed blocks without a hash go to the front of the free queue."""
+    cap: Literal["none", "always", "admission"] = "admission"
+    """0.20.0: the full-prompt gate counts no more blocks of a window than it can ever hold; 0.20.0 and 0.20.1 also where
+    blocks are taken, and crash."""
+
+
+@dataclass(frozen=True)
 class Rules:
     """What the scheduler of one behaviour class does differently from the others. The defaults are 0.33.0's."""
 
@@ -119,7 +134,15 @@ class Rules:
     """0.9.2: the cached tokens of a waiting request that was not admitted are looked up afresh."""
 
     prefix_stats: PrefixStatsRules = field(default=PrefixStatsRules(), compare=False)
+    window: WindowRules = field(default=WindowRules(), compare=False)
 
+
+_WINDOW_CHANGES: Final[tuple[tuple[VersionNumber, dict[str, object]], ...]] = (
+    ((0, 26, 0), {"frees_behind_processed": False, "caps_in_flight": False}),
+    ((0, 23, 0), {"unhashed_first": False}),
+    ((0, 20, 2), {"cap": "always"}),
+    ((0, 20, 0), {"cap": "none"}),
+)
 
 # (first version, what it changed), newest first: each entry undoes a change for the versions before it.
 _V1_CHANGES: Final[tuple[tuple[VersionNumber, dict[str, object]], ...]] = (
@@ -169,6 +192,10 @@ def rules_for(version: str, engine: Engine | None = None) -> Rules:
     for first, before in _PREFIX_STATS_CHANGES:
         if number < first:
             stats |= before
+    window: dict[str, object] = {}
+    for first, before in _WINDOW_CHANGES:
+        if number < first:
+            window |= before
     changes: dict[str, object] = {}
     for first, before in _V1_CHANGES if chosen == "v1" else _V0_CHANGES:
         if number < first:
@@ -176,7 +203,9 @@ def rules_for(version: str, engine: Engine | None = None) -> Rules:
     if chosen not in {"v0", "v1"}:
         msg = f"engine must be v0 or v1, found {chosen}"
         raise ConfigError(msg)
-    return Rules(engine=chosen, prefix_stats=PrefixStatsRules(**stats), **changes)  # type: ignore[arg-type]
+    return Rules(
+        engine=chosen, prefix_stats=PrefixStatsRules(**stats), window=WindowRules(**window), **changes  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def rules_note(version: str, engine: Engine | None = None) -> str | None:

@@ -9,10 +9,12 @@ step k - 1. Invariants: ``tracekit.model.invariants``.
 """
 
 from collections import deque
+from typing import Any
 
 from tracekit.config import EngineConfig
 from tracekit.errors import ConfigError
 from tracekit.model.block_pool import BlockPool
+from tracekit.model.grouped_kv_cache import GroupedKVCacheManager
 from tracekit.model.kv_cache import KVCacheManager
 from tracekit.model.plan import Preemption, StepOutput, StepPlan
 from tracekit.model.prefill_limits import PrefillInterval, long_prefill_threshold
@@ -41,13 +43,15 @@ class Scheduler:
             has_null_block=rules.has_null_block,
             unhashed_blocks_first=rules.unhashed_blocks_first,
         )
-        self.kv_cache = KVCacheManager(
+        watermark_blocks = int(config.watermark * config.num_gpu_blocks) if rules.has_watermark else 0
+        self.grouped = _grouped(config, rules, pool, watermark_blocks)
+        self.kv_cache = self.grouped or KVCacheManager(
             pool,
             config.block_size,
             config.max_model_len,
             rules,
             caching=config.enable_prefix_caching,
-            watermark_blocks=int(config.watermark * config.num_gpu_blocks) if rules.has_watermark else 0,
+            watermark_blocks=watermark_blocks,
         )
         self.prefix_cache = PrefixCacheStats(rules.prefix_stats, config.block_size)
         self.max_num_active = config.max_num_seqs
@@ -98,6 +102,8 @@ class Scheduler:
             )
             raise EngineCrashError(msg)
         self.prefill_interval.step_decided(has_tokens=bool(plan.scheduled), carries_prefill=carries_prefill)
+        if self.grouped is not None:
+            self.grouped.launched(plan.scheduled)
         plan.advance(is_async=self.config.async_scheduling)
         plan.num_running = len(self.running)
         plan.num_waiting = len(self.waiting)
@@ -118,6 +124,8 @@ class Scheduler:
             )
             raise EngineCrashError(msg)
         kv_cache = self.kv_cache
+        if self.grouped is not None:
+            self.grouped.processed(plan.scheduled)
         for request in plan.sampling:
             if request.status is finished:
                 continue
@@ -290,7 +298,7 @@ class Scheduler:
             return "max_num_seqs" if self.max_num_active == self.config.max_num_seqs else "max_num_active_seqs"
         return "none"
 
-    def _look_up(self, request: Request) -> tuple[list[int], int]:
+    def _look_up(self, request: Request) -> tuple[list[Any], int]:
         """The cached blocks that a waiting request hits, and the tokens it need not compute.
 
         A victim that kept its tokens (``scheduled_victim`` of 0.10.2 and 0.11.0) counts them as computed without having
@@ -298,13 +306,13 @@ class Scheduler:
         """
         if request.num_computed_tokens:
             return [], request.num_computed_tokens
-        hits = self.kv_cache.find_hits(request)
+        hits: list[Any] = self.kv_cache.find_hits(request)
         num_computed = len(hits) * self.config.block_size
         if self.kv_cache.caching:
             self.prefix_cache.looked_up(request, num_computed)
         return hits, num_computed
 
-    def _admit(self, plan: StepPlan, request: Request, hits: list[int], num_computed: int, num_new: int) -> None:
+    def _admit(self, plan: StepPlan, request: Request, hits: list[Any], num_computed: int, num_new: int) -> None:
         self.kv_cache.admit(request, hits, num_computed + num_new)
         if self.kv_cache.caching:
             self.prefix_cache.admitted(request, num_computed)
@@ -326,3 +334,22 @@ class Scheduler:
         request.finish_reason = reason
         self.kv_cache.free(request)
         del self.requests[request.request_id]
+
+
+def _grouped(
+    config: EngineConfig, rules: Rules, pool: BlockPool, watermark_blocks: int
+) -> GroupedKVCacheManager | None:
+    """The KV cache of several groups, or None where one table of all tokens does."""
+    if config.kv_cache_windows in {(), (None,)}:
+        return None
+    batches = 2 if config.async_scheduling and rules.window.caps_in_flight else 1
+    return GroupedKVCacheManager(
+        pool,
+        config.kv_cache_windows,
+        config.block_size,
+        rules,
+        caching=config.enable_prefix_caching,
+        watermark_blocks=watermark_blocks,
+        max_in_flight_tokens=config.max_num_batched_tokens * batches,
+        max_model_len=config.max_model_len,
+    )

@@ -15,6 +15,16 @@ def refusal(arrival: Arrival, config: EngineConfig, num_usable_blocks: int) -> s
     wanted = min(arrival.num_output_tokens, arrival.max_tokens or arrival.num_output_tokens)
     # The last token is sampled but never computed, so it needs no slot.
     tokens = min(arrival.num_prompt_tokens + wanted, config.max_model_len) - 1
-    if -(-tokens // config.block_size) > num_usable_blocks:
+    if blocks_for(tokens, config) > num_usable_blocks:
         return "longer than the whole KV cache"
     return None
+
+
+def blocks_for(num_tokens: int, config: EngineConfig) -> int:
+    """Blocks that a request with so many computed tokens holds, over all groups of layers."""
+    full = -(-num_tokens // config.block_size)
+    if not config.kv_cache_windows:
+        return full
+    # A window may begin in the middle of a block, and it moves on only when more blocks are asked for.
+    held = [full if w is None else min(full, -(-(w - 1) // config.block_size) + 2) for w in config.kv_cache_windows]
+    return sum(held)

@@ -27,10 +27,8 @@ def conformance_text(report: ConformReport, *, verbose: bool = False) -> str:
 
 def _planned(planned: CapacityResult) -> list[str]:
     """One version's start-ups: what differs, and where vLLM itself breaks."""
-    lines = [
-        f"{planned.version:12} {planned.num_agreeing:>6,} of {planned.num_rows:>6,} capacity rows, "
-        f"{planned.num_failed_starts:,} of them starts that fail"
-    ]
+    agreeing = f"{planned.version:12} {planned.num_agreeing:>6,} of {planned.num_rows:>6,} capacity rows"
+    lines = [f"{agreeing}, {planned.num_failed_starts:,} of them starts that fail"]
     lines += [f"  {count:>5,}  {what}" for what, count in sorted(planned.faults.items())]
     for found in planned.differences:
         told = ", ".join(f"{name}: recorded {one}, ours {other}" for name, (one, other) in found.fields.items())
