@@ -1,6 +1,7 @@
 """GPUs: memory, bandwidth, peak rates and, where kernels were measured, their laws (``gpus.csv``)."""
 
 import csv
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -10,7 +11,12 @@ from tracekit.catalogue.names import nearest, squeezed, words
 from tracekit.errors import ConfigError
 
 GIB: Final = 1 << 30
-_NOISE: Final = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "gpu", "graphics", "card", "the", "x"})
+_NOISE: Final = frozenset(
+    {"nvidia", "amd", "tesla", "geforce", "instinct", "gpu", "graphics", "card", "the", "x", "oam"}
+)
+_COUNTED: Final = re.compile(r"^\s*\d+\s*x\s*(?=[a-z])|:\d+\s*$", re.IGNORECASE)
+_OF_THE_PART: Final = re.compile(r"(hbm|sxm|pcie|ddr)\d\w*|\d{1,3}(gb?)?")
+"""Words with digits that many GPUs share."""
 _ALIASES: Final = {
     "h100": "H100-SXM", "h100sxm5": "H100-SXM", "h100hbm3": "H100-SXM", "h20080gb": "H200-SXM", "h200": "H200-SXM",
     "h800": "H800-SXM", "a100": "A100-80-SXM", "a100sxm": "A100-80-SXM", "a100sxm4": "A100-80-SXM",
@@ -95,7 +101,24 @@ def _gpu(row: dict[str, str]) -> Gpu:
 
 
 def find_gpu(name: str) -> GpuMatch:
-    """The GPU that a log or a person calls ``name``; raises ``ConfigError`` that offers the nearest."""
+    """The GPU that a log or a person calls ``name``; raises ``ConfigError`` that offers the nearest.
+
+    A number of GPUs (``8xH100``) says nothing of parallel sizes: the note says that it is not read.
+    """
+    one = _COUNTED.sub("", name)
+    found = _find(one)
+    if found is None:
+        known = [known for gpu in all_gpus() for known in (gpu.name, gpu.cuda_name)]
+        offered = ", ".join(nearest(one, known)) or ", ".join(gpu.name for gpu in all_gpus())
+        msg = f"GPU {name!r} is not in the catalogue; nearest: {offered}"
+        raise ConfigError(msg)
+    if one == name:
+        return found
+    notes = [found.note] if found.note else []
+    return GpuMatch(found.gpu, "; ".join([*notes, f"how many GPUs {name} is, is not read: set tensor_parallel_size"]))
+
+
+def _find(name: str) -> GpuMatch | None:
     key = squeezed(name)
     gpus = {gpu.name: gpu for gpu in all_gpus()}
     for gpu in gpus.values():
@@ -110,9 +133,25 @@ def find_gpu(name: str) -> GpuMatch:
         found = gpus[_ALIASES[short]]
         note = _AMBIGUOUS.get(found.name)
         return GpuMatch(found, f"{name} is {note}" if note else None)
-    offered = ", ".join(nearest(name, [*gpus, *(gpu.cuda_name for gpu in gpus.values())])) or ", ".join(gpus)
-    msg = f"GPU {name!r} is not in the catalogue; nearest: {offered}"
-    raise ConfigError(msg)
+    return _by_words(name)
+
+
+def _by_words(name: str) -> GpuMatch | None:
+    """The GPU whose names and memory hold every word of ``name``, one of which tells it from others."""
+    given = {word for word in words(name) if word not in _NOISE}
+    if not any(any(map(str.isdigit, word)) and not _OF_THE_PART.fullmatch(word) for word in given):
+        return None
+    found = [gpu for gpu in all_gpus() if given <= _words_of(gpu)]
+    if len(found) == 1:
+        return GpuMatch(found[0], None)
+    if len({words(gpu.name)[0] for gpu in found}) > 1:
+        return None  # other GPUs, not other parts of one
+    taken = next((gpu for gpu in found if gpu.name in _AMBIGUOUS), None)
+    return GpuMatch(taken, f"{name} is {_AMBIGUOUS[taken.name]}") if taken else None
+
+
+def _words_of(gpu: Gpu) -> set[str]:
+    return {*words(gpu.name), *words(gpu.cuda_name), f"{gpu.marketed_gb:.0f}gb"}
 
 
 def gpus_with(total_gib: float, tolerance: float = 0.012) -> list[Gpu]:

@@ -18,7 +18,7 @@ from tracekit.catalogue.models import (
     ModelShape,
     StateShape,
 )  # fmt: skip
-from tracekit.catalogue.parameters import count_parameters
+from tracekit.catalogue.parameters import count_parameters, count_vision_parameters
 from tracekit.errors import InputError
 
 _LETTERS: Final = {
@@ -34,8 +34,8 @@ def shape_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     """The shape of a model; raises ``InputError`` for a config that lacks what is needed or is of an unknown kind."""
     inner = config.get("text_config") or config.get("language_config") or config
     text = {**inner, "tie_word_embeddings": inner.get("tie_word_embeddings", config.get("tie_word_embeddings", False))}
-    kind = str(text.get("model_type", ""))
-    if kind in _UNKNOWN:
+    kind = str(text.get("model_type") or config.get("model_type") or "")
+    if {kind, config.get("model_type")} & _UNKNOWN:
         msg = f"{name}: the cache of {kind} models is not known"
         raise InputError(msg)
     if text.get("layers_block_type") and not text.get("num_hidden_layers"):
@@ -46,7 +46,9 @@ def shape_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         raise InputError(msg)
     layers = _layers(text, kind)
     heads = int(text["num_attention_heads"])
-    head_size = int(text.get("head_dim") or text.get("attention_head_dim") or text["hidden_size"] // heads)
+    has_latent = bool({MLA, SPARSE_MLA} & set(layers))
+    head_size = _latent_head_size(text) if has_latent else 0
+    head_size = head_size or int(text.get("head_dim") or text.get("attention_head_dim") or text["hidden_size"] // heads)
     by_layer = _kv_heads_by_layer(text, heads)
     kv_heads = int(text.get("num_key_value_heads") or (max(by_layer) if by_layer else heads))
     total, embedding, active = count_parameters(text, layers, head_size, kv_heads)
@@ -63,13 +65,15 @@ def shape_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         num_active_parameters=active, source=source, intermediate_size=int(text.get("intermediate_size") or 0),
         num_experts=experts, num_experts_per_token=_first(text, "num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
         moe_intermediate_size=int(text.get("moe_intermediate_size") or 0),
-        head_size_v=int(text["v_head_dim"]) if kind == "mimo_v2_flash" else None,
+        head_size_v=int(text["v_head_dim"]) if has_latent or kind == "mimo_v2_flash" else None,
         sliding_kv_heads=sliding[0], sliding_head_size=sliding[1],
         window=int(text["sliding_window"]) if SLIDING in layers else None,
         chunk=int(text["attention_chunk_size"]) if CHUNKED in layers else None,
-        latent_size=int(text["kv_lora_rank"]) + int(text.get("qk_rope_head_dim") or 0) if {MLA, SPARSE_MLA} & set(layers) else 0,
+        latent_size=int(text["kv_lora_rank"]) + int(text.get("qk_rope_head_dim") or 0) if has_latent else 0,
         kv_heads_by_layer=by_layer if len(set(by_layer) - {0}) > 1 else (), state=_state(text, layers),
-        weight_bits=_weight_bits(config), tied_embeddings=bool(text["tie_word_embeddings"]),
+        weight_bits=_weight_bits(config.get("quantization_config") or text.get("quantization_config") or {}),
+        num_vision_parameters=count_vision_parameters(config.get("vision_config") or {}, int(text["hidden_size"])),
+        tied_embeddings=bool(text["tie_word_embeddings"]),
     )  # fmt: skip
 
 
@@ -130,6 +134,11 @@ def _kv_heads_by_layer(text: Mapping[str, Any], heads: int) -> tuple[int, ...]:
     return tuple(heads // int(group) if group else 0 for group in groups)
 
 
+def _latent_head_size(text: Mapping[str, Any]) -> int:
+    """Of a query and key once MLA's latent vector is projected: what attention computes with in a prefill."""
+    return _first(text, "qk_nope_head_dim") + _first(text, "qk_rope_head_dim")
+
+
 def _sliding(text: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """KV heads and head size of the sliding layers where they have their own."""
     heads, size = text.get("swa_num_key_value_heads"), text.get("swa_head_dim")
@@ -169,11 +178,23 @@ def _state(text: Mapping[str, Any], layers: str) -> StateShape | None:
     return None
 
 
-def _weight_bits(config: Mapping[str, Any]) -> float:
-    quantised = config.get("quantization_config") or {}
-    method = str(quantised.get("quant_method") or "")
-    if method == "mxfp4":
-        return 4.25
+def _weight_bits(quantised: Mapping[str, Any]) -> float:
+    """Bits of one weight, scales included; where layers differ, those of the narrowest: most weights are theirs."""
+    groups = [group.get("weights") for group in (quantised.get("config_groups") or {}).values()]
+    widths = [_with_scales(weights, int(weights["num_bits"])) for weights in groups if weights]
+    if widths:
+        return min(widths)
+    method = str(quantised.get("quant_method") or "").lower()
     if method in {"awq", "gptq"}:
-        return 4.25
-    return 8.0 if method == "fp8" else 16.0
+        return int(quantised.get("bits") or quantised.get("w_bit") or 4) + 0.25
+    if method == "bitsandbytes":
+        return 4.5 if quantised.get("load_in_4bit") else 8.0
+    return {"fp8": 8.0, "fbgemm_fp8": 8.0, "mxfp4": 4.25}.get(method, 16.0)
+
+
+def _with_scales(weights: Mapping[str, Any], bits: int) -> float:
+    group = int(weights.get("group_size") or 0)
+    if bits >= 8 or group <= 0:  # noqa: PLR2004 - a byte; one scale a channel or a tensor weighs nothing
+        return bits
+    scale_bits = 8 if weights.get("type") == "float" else 16
+    return bits + scale_bits / group

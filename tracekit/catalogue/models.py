@@ -1,13 +1,13 @@
 """Models: kinds of layers, heads, sizes, parameters (``models.jsonl``), and the look-up of a name or ``config.json``."""
 
 import json
-import re
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from tracekit.catalogue.model_names import Key, beginning, bits_of, key_of, last_name, reduced
 from tracekit.catalogue.names import nearest
 from tracekit.errors import ConfigError, InputError
 
@@ -41,7 +41,8 @@ class ModelShape:
 
     ``layers``: one letter a layer (see the letters above). ``head_size_v`` None: as ``head_size``; ``sliding_*`` None:
     as the full layers'. ``latent_size``: MLA's vector of one token (latent + rope). ``num_embedding_parameters``:
-    embedding and head, which quantised weights leave in 16 bits. ``weight_bits``: of the weights as published.
+    embedding and head, which quantised weights leave in 16 bits. ``num_vision_parameters``: of what reads images, beside
+    ``num_parameters`` and in 16 bits as well. ``weight_bits``: of the weights as published.
     ``source``: where the figures come from.
     """
 
@@ -72,6 +73,7 @@ class ModelShape:
     state: StateShape | None = None
     weight_bits: float = 16
     tied_embeddings: bool = False
+    num_vision_parameters: int = 0
     extra: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
 
     @property
@@ -79,11 +81,16 @@ class ModelShape:
         """Layers, those without a cache included."""
         return len(self.layers)
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether every figure has a source; else ``source`` says which are from memory."""
+        return "from memory" not in self.source
+
     def weight_bytes(self, bits: float | None = None) -> int:
-        """Bytes of all weights, the embedding and the head in 16 bits; ``bits`` of the others: as published if None."""
+        """Bytes of all weights; embedding, head and vision in 16 bits; ``bits`` of the others: as published if None."""
         bits = self.weight_bits if bits is None else bits
         others = self.num_parameters - self.num_embedding_parameters
-        return int(self.num_embedding_parameters * 2 + others * bits / 8)
+        return int((self.num_embedding_parameters + self.num_vision_parameters) * 2 + others * bits / 8)
 
 
 @dataclass(frozen=True)
@@ -95,32 +102,19 @@ class ModelMatch:
     note: str | None
 
 
-_BITS: Final = (
-    (re.compile(r"nvfp4|mxfp4|fp4"), 4.5),
-    (re.compile(r"w4a16|int4|awq|gptq|4bit|bnb|q4"), 4.25),
-    (re.compile(r"fp8|int8|w8a8|8bit"), 8.0),
-    (re.compile(r"bf16|fp16|half"), 16.0),
-)
-"""Bits a weight, scales included, by what a name says."""
-_TUNED: Final = re.compile(
-    r"(instruct|chat|base|it|hf|thinking|coder|preview|dpo|sft|awq|gptq|fp8|fp4|nvfp4|mxfp4|int4|int8|w4a16|w8a8|bf16|"
-    r"fp16|bnb|4bit|8bit|dynamic|static|pertensor|quantized|gguf|marlin|\d{4}|v\d+(\.\d+)?|unsloth|meta)"
-)
-_MAKERS: Final = frozenset({"meta", "nvidia", "unsloth", "hf"})
-_QUANTISED: Final = {"fp8": 8.0, "compressed-tensors": None, "awq": 4.25, "awq_marlin": 4.25, "gptq": 4.25,
-                     "gptq_marlin": 4.25, "mxfp4": 4.5, "modelopt_fp4": 4.5, "modelopt": 8.0, "bitsandbytes": 4.5,
-                     "nvfp4": 4.5, "int8": 8.0, "none": None, "": None}  # fmt: skip
-
-
 @cache
 def all_models() -> tuple[ModelShape, ...]:
     """Every model of the catalogue."""
     text = (files("tracekit.catalogue") / "models.jsonl").read_text(encoding="utf-8")
-    return tuple(shape_of(json.loads(line)) for line in text.splitlines())
+    rows: dict[str, dict[str, Any]] = {}
+    for line in text.splitlines():
+        row = json.loads(line)
+        rows[row["name"]] = {**rows[row["like"]], "aliases": (), **row} if "like" in row else row
+    return tuple(shape_of(row) for row in rows.values())
 
 
 def shape_of(row: dict[str, Any]) -> ModelShape:
-    """A row of the data file: ``layers`` is a list of (letters, times)."""
+    """A row of the data file: ``layers`` is a list of (letters, times); ``like``: a row above that gives the rest."""
     values = dict(row)
     values["layers"] = "".join(letters * times for letters, times in row["layers"])
     values["aliases"] = tuple(row.get("aliases", ()))
@@ -142,20 +136,30 @@ def find_model(name: str, quantization: str | None = None) -> ModelMatch:
         from tracekit.catalogue.hf_config import shape_from_config
 
         shape = shape_from_config(_json(config), config.parent.name or "config.json", f"{config.name} as given")
-        return ModelMatch(shape, _bits(name, quantization, shape), None)
-    wanted = _key(name)
-    by_key = {_key(known): shape for shape in all_models() for known in (shape.name, *shape.aliases)}
-    shape_found = by_key.get(wanted) or by_key.get(_key(name, strict=False))
-    if shape_found is None:
-        loose = {_key(known, strict=False): shape for shape in all_models() for known in (shape.name, *shape.aliases)}
-        shape_found = loose.get(_key(name, strict=False))
-    if shape_found is None:
-        offered = ", ".join(nearest(name.rsplit("/", 1)[-1], [shape.name for shape in all_models()]))
+        return _match(shape, config.parent.name, quantization)
+    known = _by_key()
+    found = next((known[key] for key in reduced(name) if key in known), None)
+    note = None
+    if found is None:
+        found = next((known[key] for key in beginning(name) if key in known), None)
+        note = f"{name} is taken as {found.name}, by the beginning of its name" if found else None
+    if found is None:
+        offered = ", ".join(nearest(last_name(name), [shape.name for shape in all_models()]))
         msg = (
             f"model {name!r} is not in the catalogue{f'; nearest: {offered}' if offered else ''}; give its config.json"
         )
         raise ConfigError(msg)
-    return ModelMatch(shape_found, _bits(name, quantization, shape_found), None)
+    return _match(found, name, quantization, note)
+
+
+@cache
+def _by_key() -> dict[Key, ModelShape]:
+    return {key_of(known): shape for shape in all_models() for known in (shape.name, *shape.aliases)}
+
+
+def _match(shape: ModelShape, name: str, quantization: str | None, note: str | None = None) -> ModelMatch:
+    bits = bits_of(name, quantization)
+    return ModelMatch(shape, shape.weight_bits if bits is None else bits, note)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -168,25 +172,3 @@ def _json(path: Path) -> dict[str, Any]:
         msg = f"{path}: expected a JSON object"
         raise InputError(msg)
     return found
-
-
-def _key(name: str, *, strict: bool = True) -> str:
-    """A model's name without publisher, case and separators; not ``strict``: without what tuning or quantising adds."""
-    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    parts = [part for part in re.split(r"[-_ ]+", last) if part]
-    if not strict:
-        # A name such as Gemma-3-it keeps its first words: only what stands behind a size is dropped.
-        parts = [
-            part
-            for place, part in enumerate(parts)
-            if part not in _MAKERS and (place == 0 or not _TUNED.fullmatch(part))
-        ]
-    return "".join(parts)
-
-
-def _bits(name: str, quantization: str | None, shape: ModelShape) -> float:
-    given = _QUANTISED.get((quantization or "").lower())
-    if given is not None:
-        return given
-    lowered = name.lower()
-    return next((bits for pattern, bits in _BITS if pattern.search(lowered)), shape.weight_bits)

@@ -19,6 +19,33 @@ def count_parameters(text: Mapping[str, Any], layers: str, head_size: int, kv_he
     return total, embedding, active
 
 
+def count_vision_parameters(vision: Mapping[str, Any], hidden: int) -> int:
+    """Parameters of a vision transformer and of what joins it to a model of width ``hidden``; 0 without its sizes.
+
+    A merger of Qwen's (``out_hidden_size``) is two matrices over a square of patches, once more for every layer of
+    ``deepstack_visual_indexes``; a gated MLP (Pixtral, Gemma 4) has three matrices.
+    """
+    count = _first(vision, "depth", "num_hidden_layers", "vt_num_hidden_layers")
+    width = _first(vision, "vt_hidden_size", "hidden_size")
+    inner = _first(vision, "vt_intermediate_size", "intermediate_size")
+    if not (count and width and inner):
+        return 0
+    kind = str(vision.get("model_type") or "")
+    matrices = 3 if kind in {"pixtral", "gemma4_vision"} else 2
+    patch = int(vision.get("patch_size") or 14)
+    embedding = 3 * patch * patch * int(vision.get("temporal_patch_size") or 1) * width
+    merged = width * int(vision.get("spatial_merge_size") or 1) ** 2
+    joint = width * hidden
+    if vision.get("out_hidden_size") and merged > width:
+        times = 1 + len(vision.get("deepstack_visual_indexes") or ())
+        joint = times * merged * (merged + int(vision["out_hidden_size"]))
+    return count * (4 * width * width + matrices * width * inner) + embedding + joint
+
+
+def _first(values: Mapping[str, Any], *keys: str) -> int:
+    return next((int(values[key]) for key in keys if values.get(key)), 0)
+
+
 def _attention(text: Mapping[str, Any], number: int, letter: str, head_size: int, kv_heads: int) -> int:
     hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
     if letter in {"L", "I"}:
