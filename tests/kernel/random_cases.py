@@ -6,6 +6,7 @@
 import random
 import sys
 from collections import Counter
+from functools import cache
 from typing import Any
 
 from tests.kernel.test_equality import assert_equal_to_model
@@ -13,6 +14,8 @@ from tests.kernel.workloads import MS, VERSIONS, Case
 from tracekit.config import EngineConfig
 from tracekit.replay.clients import ArrivalMode
 from tracekit.step_time.affine import AffineParameters
+from tracekit.step_time.catalogued import physical_from_dict
+from tracekit.step_time.duration import StepParameters
 from tracekit.step_time.parameters import StepTime
 
 
@@ -44,10 +47,20 @@ def random_case(seed: int) -> Case:
     rows = [
         _row(rng, number, config, span_ms=rng.choice((0, 100, 3000))) for number in range(rng.choice((20, 80, 200)))
     ]
-    parameters = AffineParameters(rng.choice((5e6, 333.3)), rng.choice((0.0, 40e3)), 25e3, rng.choice((0.0, 1.7)))
+    parameters: StepParameters = AffineParameters(
+        rng.choice((5e6, 333.3)), rng.choice((0.0, 40e3)), 25e3, rng.choice((0.0, 1.7))
+    )
+    if seed % 3 == 0:
+        parameters = physical()
     mode = ArrivalMode(closed_loop=rng.random() < 0.3, max_concurrency=rng.choice((None, None, None, 6, 40)))
     version = rng.choice(VERSIONS)
     return Case(tuple(rows), config, version, StepTime(parameters, rng.choice((0, 4 * MS)), "given", "test"), mode)
+
+
+@cache
+def physical() -> StepParameters:
+    """The laws of an H100 serving a mixture of experts."""
+    return physical_from_dict({"gpu": "H100", "model": "Qwen3-30B-A3B", "max_num_seqs": 16}, "test")
 
 
 def _row(rng: random.Random, number: int, config: EngineConfig, span_ms: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from numba.core import types
 
 from tracekit.kernel.linking import optimised_as_a_whole
-from tracekit.step_time import affine
+from tracekit.step_time import duration
 
 numba: Any = _numba  # its stubs know neither all options nor the configuration
 
@@ -112,7 +112,7 @@ def _roots() -> list[Path]:
 
 def _sources_hash() -> str:
     kernel = sorted(source for source in Path(__file__).parent.glob("*.py") if source.name not in _NEVER_COMPILED)
-    sources = [*kernel, Path(str(affine.__file__))]
+    sources = [*kernel, Path(str(duration.__file__))]
     digest = hashlib.sha256()
     for text in (numba.__version__, np.__version__, sys.version, platform.machine()):
         digest.update(text.encode())

@@ -95,7 +95,8 @@ BLOCK: Final = np.dtype(
 
 PLAN: Final = np.dtype(
     [(name, _I8) for name in ("step", "end_ns", "row", "count", "num_lockstep", "num_scheduled_tokens",
-                              "num_context_tokens", "num_decode", "num_short_extend", "num_long_extend", "num_prefill",
+                              "num_context_tokens", "num_attention_pairs", "num_decode", "num_short_extend",
+                              "num_long_extend", "num_prefill",
                               "num_admitted", "num_preemptions", "num_kept", "bound_by")]
     + [("is_unsorted", "?")], align=True
 )  # fmt: skip
@@ -132,10 +133,10 @@ ENGINE: Final = np.dtype(
         # where the arrays are, and how long the growing ones
         "requests_at", "blocks_at", "chains_at", "slots_at", "hashes_at", "held_at", "plans_at", "entries_at", "heaps_at",
         "residues_at", "endings_at", "step_rows_at", "preemption_rows_at", "sample_rows_at", "sample_instants_at",
-        "recent_at", "itl_at", "bound_times_at", "running_times_at",
+        "recent_at", "itl_at", "bound_times_at", "running_times_at", "token_times_at", "req_times_at",
         "held_width", "entries_width", "most_step_rows", "most_preemption_rows", "most_sample_rows",
     )]
-    + [(name, "f8") for name in ("t0", "per_token", "per_seq", "per_context_token")]
+    + [(name, "f8") for name in ("per_context_token", "per_attention_pair", "per_prefill_step")]
     + [(name, "?") for name in (
         "caching", "chunked", "adaptive", "full_prompt_gate", "by_priority", "is_async", "lockstep",
         "spares_lone_request", "steps_back_for_idle_victim", "equal_arrivals_crash", "goes_on_after_self_preemption",
@@ -172,11 +173,14 @@ HEAP: Final = np.dtype([(name, _I4) for name in ("due", "abort", "waiting", "pas
 INSTANT: Final = np.dtype([("time_ns", _I8)])
 COUNT: Final = np.dtype([("count", _I8)])
 DURATION: Final = np.dtype([("duration_ns", _I8)])
+PART: Final = np.dtype([("ns", "f8")])
+"""What so many tokens, or requests, add to the time of a step."""
 
 ARRAYS: Final = {
     "requests": REQUEST, "blocks": BLOCK, "chains": CHAIN, "slots": SLOT, "hashes": HASH, "held": HELD, "plans": PLAN,
     "entries": ENTRY, "heaps": HEAP, "residues": RESIDUE, "endings": CHAIN, "step_rows": STEP_ROW,
     "preemption_rows": PREEMPTION_ROW, "sample_rows": SAMPLE_ROW, "sample_instants": INSTANT, "recent": RECENT,
     "itl": COUNT, "bound_times": DURATION, "running_times": DURATION,
+    "token_times": PART, "req_times": PART,
 }  # fmt: skip
 """Every array of the kernel and what its records are; ``references`` has a function for each."""

@@ -16,6 +16,7 @@ from tracekit.kernel.layout import (
 )
 from tracekit.kernel.recording import INTERVAL_NS, KEEP_ALL, KEEP_NONE, KEEP_SAMPLE
 from tracekit.model.rules import Rules
+from tracekit.step_time.duration import of_context, of_reqs, of_tokens
 from tracekit.step_time.parameters import StepTime
 
 KEEP: Final = {"all": KEEP_ALL, "auto": KEEP_ALL, "sample": KEEP_SAMPLE, "none": KEEP_NONE}
@@ -91,6 +92,7 @@ def memory_for(
     _place_cache(memory, config, rules, most_active, longest)
     _place_queues(memory, most_active, len(requests), ring)
     _place_records(memory, sample_at, most_active, steps)
+    _place_times(memory, step_time, config.max_num_batched_tokens, most_active)
     return memory
 
 
@@ -151,7 +153,7 @@ def _configure(engines: Array, config: EngineConfig, rules: Rules, step_time: St
         "preempted_apart": stats.preempted_apart,
         "stats_in_blocks": stats.unit == "blocks",
         "frontend_ns": step_time.frontend_ns,
-        **step_time.parameters._asdict(),
+        **of_context(step_time.parameters)._asdict(),
         **dict.fromkeys(("running_head", "running_tail", "individual_head", "individual_tail", "waiting_head",
                          "waiting_tail", "held_head", "held_tail", "last_processed_step"), NONE),
         "last_second": NEVER,
@@ -228,6 +230,15 @@ def _place_records(memory: Memory, sample_at: Sequence[int], most_active: int, s
     memory.place("itl", np.zeros(layout.ITL_BUCKETS, layout.COUNT))
     memory.place("bound_times", np.zeros(len(layout.BOUNDS), layout.DURATION))
     memory.place("running_times", np.zeros(most_active + 2, layout.DURATION))
+
+
+def _place_times(memory: Memory, step_time: StepTime, most_tokens: int, most_active: int) -> None:
+    """Tabulate what depends on the number of tokens, or of requests, alone."""
+    parameters = step_time.parameters
+    for name, most, part in (("token_times", most_tokens, of_tokens), ("req_times", most_active, of_reqs)):
+        # A victim that kept its tokens (0.10.2 and 0.11.0) is a request more than may run.
+        times = np.array([part(parameters, count) for count in range(most + most_active + 2)], np.float64)
+        memory.place(name, times.view(layout.PART))
 
 
 def grow(memory: Memory, reason: int) -> None:

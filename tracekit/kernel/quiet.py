@@ -6,10 +6,22 @@ Nobody waits, nobody is handled one by one, nobody arrives, ends or is evicted: 
 from tracekit.kernel.compiling import compiled, inlined
 from tracekit.kernel.layout import BOUND_NONE, NONE, Record
 from tracekit.kernel.recording import advance_samples, itl_bucket, next_sample_ns, record_step, take_snapshot
-from tracekit.kernel.references import ending_at, itl_at, plan_at, residue_at
-from tracekit.step_time.affine import AffineParameters, affine_duration_ns
+from tracekit.kernel.references import ending_at, itl_at, plan_at, req_time_at, residue_at, token_time_at
+from tracekit.step_time.duration import ContextParameters, step_duration_ns
 
-duration_of = inlined(affine_duration_ns)
+_step_duration_ns = inlined(step_duration_ns)
+
+
+@inlined
+def duration_of(engine: Record, num_tokens: int, num_reqs: int, num_context_tokens: int, num_pairs: int) -> int:
+    """How long the device takes for a step, by the formula that the model uses."""
+    return _step_duration_ns(
+        token_time_at(engine, num_tokens).ns,
+        req_time_at(engine, num_reqs).ns,
+        ContextParameters(engine.per_context_token, engine.per_attention_pair, engine.per_prefill_step),
+        num_context_tokens,
+        num_pairs,
+    )
 
 
 @inlined
@@ -31,14 +43,13 @@ def quiet_turns(engine: Record, next_arrival_ns: int, most: int) -> int:
     ``next_arrival_ns``: when the next request reaches the engine.
     """
     sample_ns = next_sample_ns(engine)
-    parameters = AffineParameters(engine.t0, engine.per_token, engine.per_seq, engine.per_context_token)
     taken = 0
     while taken < most and engine.now < next_arrival_ns and _goes_on(engine):
         number = (engine.oldest_plan + engine.num_plans) & 1
         _plan_decodes(engine, number)
         plan = plan_at(engine, number)
         start_ns = max(engine.now, engine.device_free)
-        duration_ns = duration_of(parameters, plan.num_lockstep, plan.num_lockstep, plan.num_context_tokens)
+        duration_ns = duration_of(engine, plan.num_lockstep, plan.num_lockstep, plan.num_context_tokens, 0)
         plan.end_ns = start_ns + duration_ns
         engine.device_free = plan.end_ns
         record_step(engine, number, start_ns, duration_ns)
@@ -86,6 +97,7 @@ def _plan_decodes(engine: Record, number: int) -> None:
     plan.num_lockstep = engine.num_lockstep
     plan.num_scheduled_tokens = engine.num_lockstep
     plan.num_context_tokens = engine.lock_base_sum + engine.num_lockstep * engine.num_steps
+    plan.num_attention_pairs = 0
     plan.num_decode = engine.num_lockstep
     plan.num_short_extend = 0
     plan.num_long_extend = 0

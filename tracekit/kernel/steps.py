@@ -103,12 +103,16 @@ def _advance(engine: Record, number: int) -> None:
     num_decode = plan.num_lockstep
     num_prefill = 0
     num_long = 0
+    num_pairs = 0
     for position in range(plan.count):
         entry = entry_at(engine, number, position)
         request = request_at(engine, entry.request)
         num_computed = request.num_computed_tokens
         num_tokens += entry.num_new_tokens
         num_context += num_computed
+        if entry.num_new_tokens > 1:
+            num_new = int(entry.num_new_tokens)
+            num_pairs += num_new * num_computed + num_new * (num_new + 1) // 2
         if num_computed == 0:
             num_prefill += 1
         elif entry.num_new_tokens > 1:
@@ -122,6 +126,7 @@ def _advance(engine: Record, number: int) -> None:
             request.num_output_placeholders += 1
     plan.num_scheduled_tokens = num_tokens
     plan.num_context_tokens = num_context
+    plan.num_attention_pairs = num_pairs
     plan.num_decode = num_decode
     plan.num_prefill = num_prefill
     plan.num_long_extend = num_long

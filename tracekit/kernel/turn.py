@@ -10,7 +10,6 @@ from tracekit.kernel.quiet import duration_of
 from tracekit.kernel.recording import advance_samples, itl_bucket, record_step, stamp_token, take_snapshot
 from tracekit.kernel.references import entry_at, itl_at, plan_at, preemption_row_at, request_at, step_row_at
 from tracekit.kernel.steps import settle_lockstep, sort_entries, stop_reason, update_request
-from tracekit.step_time.affine import AffineParameters
 
 
 @inlined
@@ -18,9 +17,9 @@ def launch(engine: Record, number: int) -> None:
     """Give a decided step to the device."""
     plan = plan_at(engine, number)
     start_ns = max(engine.now, engine.device_free)
-    parameters = AffineParameters(engine.t0, engine.per_token, engine.per_seq, engine.per_context_token)
+    num_reqs = plan.count + plan.num_lockstep
     duration_ns = duration_of(
-        parameters, plan.num_scheduled_tokens, plan.count + plan.num_lockstep, plan.num_context_tokens
+        engine, plan.num_scheduled_tokens, num_reqs, plan.num_context_tokens, plan.num_attention_pairs
     )
     engine.device_free = start_ns + duration_ns
     plan.step = engine.num_steps

@@ -19,12 +19,13 @@ from tracekit.step_time.parameters import StepTime
 
 _TURNS_A_CALL: Final = 1 << 18
 _LARGEST: Final = 2**30
+_MOST_BUDGET: Final = 2**22
 _RULES: Final = frozenset({
     "engine", "full_prompt_gate", "has_watermark", "unchunked_over_budget", "has_active_limit", "has_prefill_interval",
     "has_long_prefill_threshold", "threshold_spares_lone_request", "unchunked_clears_threshold", "foresees_max_tokens",
     "has_priority", "scheduled_victim", "steps_back_for_idle_victim", "equal_arrivals_crash",
     "goes_on_after_self_preemption", "has_null_block", "num_preallocated_tokens", "unhashed_blocks_first",
-    "usage_counts_null_block", "has_running_reset", "reset_drops_next_output", "prefix_stats",
+    "usage_counts_null_block", "has_running_reset", "reset_drops_next_output", "prefix_stats", "window",
 })  # fmt: skip
 """The rules that the kernel follows; a replay resets no cache."""
 _CRASHES: Final = (
@@ -62,13 +63,19 @@ class CompiledReplay:
     ns_bound_by: dict[str, int] = field(default_factory=dict)
 
 
-def unsupported(config: EngineConfig, rules: Rules, requests: pl.DataFrame | None = None) -> str | None:
+def unsupported(  # noqa: PLR0911 - one reason a line
+    config: EngineConfig, rules: Rules, requests: pl.DataFrame | None = None
+) -> str | None:
     """Why the kernel cannot replay this, in words for ``run.json``; None when it can."""
+    if config.max_num_batched_tokens > _MOST_BUDGET:
+        return "the kernel tabulates the time of steps up to 2^22 tokens"
     if rules.engine != "v1":
         return "the kernel has no V0 scheduler"
     unknown = [f.name for f in fields(rules) if f.name not in _RULES and not f.name.startswith("v0_")]
     if any(getattr(rules, name) != getattr(Rules(), name) for name in unknown):
         return f"the kernel does not know the rule {unknown[0]}"
+    if config.kv_cache_windows not in {(), (None,)}:
+        return "the kernel has one group of full attention"
     if config.data_parallel_size != 1:
         return "the kernel has one engine"
     if requests is not None:

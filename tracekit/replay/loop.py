@@ -20,7 +20,7 @@ from tracekit.model.request import Request
 from tracekit.model.schedulers import AnyScheduler
 from tracekit.replay.record import NUM_FINISHED, NUM_PREEMPTED, Outcome, Recording
 from tracekit.replay.sampler import Sampler
-from tracekit.step_time.affine import affine_duration_ns
+from tracekit.step_time.duration import StepClock
 from tracekit.step_time.parameters import StepTime
 
 
@@ -63,6 +63,9 @@ class Engine:
     aborts: list[tuple[int, str]] = field(default_factory=list)
     open_preemptions: dict[str, dict[str, int | str | None]] = field(default_factory=dict)
     is_blocked: bool = False
+
+    def __post_init__(self) -> None:
+        self._clock = StepClock(self.step_time.parameters)
 
     @property
     def has_work(self) -> bool:
@@ -108,8 +111,8 @@ class Engine:
 
     def _launch(self, plan: StepPlan) -> None:
         start = max(self.now, self.free)
-        duration = affine_duration_ns(
-            self.step_time.parameters, plan.num_scheduled_tokens, len(plan.scheduled), plan.num_context_tokens
+        duration = self._clock.duration_ns(
+            plan.num_scheduled_tokens, len(plan.scheduled), plan.num_context_tokens, plan.num_attention_pairs
         )
         self.free = start + duration
         row = self.recording.add_step(

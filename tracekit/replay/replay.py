@@ -20,6 +20,7 @@ from tracekit.replay.settings import Settled, settle
 from tracekit.replay.simulate import Simulation
 from tracekit.replay.workload import Workload, compressed, workload_of
 from tracekit.run import Run
+from tracekit.step_time.coverage import RANGES, beyond
 from tracekit.step_time.parameters import StepTime
 
 ENGINES: Final = ("auto", "kernel", "model")
@@ -115,6 +116,8 @@ def replay(
     else:
         result = _with_model(_prepare(trace, settled, mode, rate, progress, None), trace, why_model, steps)
     notes = settled.notes + result.notes
+    if (extrapolated := beyond(settled.step_time.fit, _largest(result.tables["steps"]))) is not None:
+        notes.append(extrapolated)
     unfinished = result.tables["requests"].filter(finish_reason="unfinished").height
     if unfinished:
         notes.append(f"{unfinished:,} requests were never finished")
@@ -135,6 +138,11 @@ def replay(
         "notes": notes,
     }
     return Run("simulated", result.tables, settled.resolved.config, trace.start_unix_ns, info)
+
+
+def _largest(steps: pl.DataFrame) -> dict[str, float | None]:
+    """The largest of each count that a step time depends on, over the steps that were kept."""
+    return {name: steps[name].max() for name in RANGES}  # type: ignore[misc]
 
 
 def _why_model(engine: str, trace: Run, settled: Settled, steps: str | None) -> str | None:

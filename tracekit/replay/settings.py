@@ -1,17 +1,19 @@
 """What a replay runs with: configuration, rules and step time, each by its ladder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.config import STEP_TIME_SETTINGS, ConfigValue, Scalar, parse_setting, setting_value
+from tracekit.config import STEP_TIME_SETTINGS, Config, ConfigValue, Scalar, parse_setting, setting_value
 from tracekit.config_defaults import Resolved, resolve
-from tracekit.errors import InputError
+from tracekit.errors import ConfigError, InputError
 from tracekit.model.rules import Engine, Rules, rules_for, rules_note
-from tracekit.pool import settle_pool
+from tracekit.pool import settle_pool, windows_of
 from tracekit.replay.support import Limit, limits_of
 from tracekit.run import Run
+from tracekit.step_time.catalogued import gpu_candidates, physical_of_config
+from tracekit.step_time.coverage import check_identity
 from tracekit.step_time.parameters import GENERIC, StepTime, step_time_from_dict
 
 
@@ -45,8 +47,14 @@ def settle(trace: Run, settings: Sequence[str], step_time: StepTime | None, rule
         config["num_gpu_blocks"] = pool[0]
         config.pop("kv_cache_tokens", None)
         notes += pool[1]
-    device = _step_time(trace, step_time, timing, notes)
-    resolved = resolve(config, _longest(trace.requests))
+
+    def windows(known: Config) -> tuple[int | None, ...]:
+        found, said = windows_of(known)
+        notes.extend(said)
+        return found
+
+    resolved = resolve(config, _longest(trace.requests), windows)
+    device = _step_time(trace, step_time, timing, resolved.config, notes)
     limits = limits_of(resolved.config)
     version = str(resolved.config["vllm_version"].value)
     engine: Engine = "v0" if resolved.config["engine_generation"].value == "v0" else "v1"
@@ -80,22 +88,51 @@ def _settle_config(
     return config, given, timing
 
 
-def _step_time(trace: Run, given: StepTime | None, timing: dict[str, Scalar], notes: list[str]) -> StepTime:
-    stored = trace.info.get("step_time")
-    base = given or (
-        step_time_from_dict(stored, str(stored.get("origin", "logged")), f"{trace.name}: step_time")
-        if isinstance(stored, dict)
-        else None
-    )
+def _step_time(
+    trace: Run, given: StepTime | None, timing: dict[str, Scalar], config: Config, notes: list[str]
+) -> StepTime:
+    """Given, else the one stored in the run, else the catalogue's, else the generic one; settings lie over it."""
+    base = given or _stored(trace)
     if timing:
-        merged = {**(base.to_dict() if base else {}), **timing}
+        # A fit's coverage says nothing of other numbers.
+        merged = {**({**base.to_dict(), "fit": {}} if base else {}), **timing}
         return step_time_from_dict(merged, "given", "--set")
-    if base is None:
-        notes.append(
-            "the step time of the device is not known: a generic one is used (10 ms + 40 us/token + 25 us/request), so "
-            "latencies are no prediction; give --step-time FILE or --set t0_ms=... per_token_us=... per_seq_us=..."
-        )
-    return base or GENERIC
+    plain = {name: value.value for name, value in config.items()}
+    if base is not None:
+        notes += check_identity(base.fit, plain, base.where)
+        return base
+    return _catalogued(plain, notes) or GENERIC
+
+
+def _stored(trace: Run) -> StepTime | None:
+    stored = trace.info.get("step_time")
+    if not isinstance(stored, dict) or stored.get("origin") == "default":
+        # What was a default there is settled anew: GPU or model may be known now.
+        return None
+    return step_time_from_dict(stored, str(stored.get("origin", "logged")), f"{trace.name}: step_time")
+
+
+def _catalogued(config: Mapping[str, Scalar], notes: list[str]) -> StepTime | None:
+    """The catalogue's step time, with notes; null, with a note, where GPU or model is unknown."""
+    why = "the step time of the device is not known"
+    try:
+        found = physical_of_config(config)
+        if found is not None:
+            described, said = found
+            where = f"catalogue: {described['model']} on {described['gpu']}"
+            step_time = step_time_from_dict({"form": "physical", **described}, "default", where)
+            notes += said
+            return step_time
+    except ConfigError as error:
+        why = str(error)
+    if "gpu" not in config and (candidates := gpu_candidates(config)):
+        names = ", ".join(gpu.name for gpu in candidates)
+        why += f"; the log does not name the GPU, its memory lines fit {names} (--gpu says which)"
+    notes.append(
+        f"{why}: a generic one is used (10 ms + 40 us/token + 25 us/request), so latencies are no prediction; give "
+        "--gpu and --model, --fit on a run with latencies, --step-time FILE, or --set t0_ms=... per_token_us=..."
+    )
+    return None
 
 
 def _longest(requests: pl.DataFrame) -> int | None:

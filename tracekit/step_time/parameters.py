@@ -2,15 +2,20 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from tracekit.errors import ConfigError
 from tracekit.step_time.affine import AffineParameters
+from tracekit.step_time.catalogued import PHYSICAL_KEYS, physical_from_dict
+from tracekit.step_time.duration import StepParameters
 
-_KEYS: Final = {"t0_ms": 1e6, "per_token_us": 1e3, "per_seq_us": 1e3, "per_context_token_us": 1e3, "frontend_ms": 1e6}
+_AFFINE_KEYS: Final = {"t0_ms": 1e6, "per_token_us": 1e3, "per_seq_us": 1e3, "per_context_token_us": 1e3}
+_FRONTEND: Final = "frontend_ms"
+_ABOUT: Final = frozenset({"form", "origin", "where", "fit"})
 _LARGEST: Final = 1e7
+_LEAST_SHOWN_NS: Final = 0.01
 _EXAMPLE: Final = (
     '{"form": "affine", "t0_ms": 20, "per_token_us": 40, "per_seq_us": 25, "per_context_token_us": 0, "frontend_ms": 4}'
 )
@@ -18,30 +23,56 @@ _EXAMPLE: Final = (
 
 @dataclass(frozen=True)
 class StepTime:
-    """An affine step time, the frontend's constant, and where they come from.
+    """A step time, the frontend's constant, and where they come from.
 
     ``frontend_ns``: a request reaches the engine this long after its arrival. ``origin``: given, logged, inferred or
-    default, as for a config value.
+    default, as for a config value. ``physical``: what physical parameters were made from, as a file gives it. ``fit``:
+    what a calibration saw and how well it did (``tracekit fit``), kept as it is.
     """
 
-    parameters: AffineParameters
+    parameters: StepParameters
     frontend_ns: int
     origin: str
     where: str
+    physical: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    fit: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def describe(self) -> str:
+        """The step time in one line for people."""
+        p = self.parameters
+        frontend = f", frontend {self.frontend_ns / 1e6:.3g} ms" if self.frontend_ns else ""
+        if isinstance(p, AffineParameters):
+            parts = [f"{p.t0 / 1e6:.4g} ms", f"{p.per_token / 1e3:.3g} us/token", f"{p.per_seq / 1e3:.3g} us/request"]
+            if p.per_context_token >= _LEAST_SHOWN_NS:
+                parts.append(f"{p.per_context_token / 1e3:.2g} us/context token")
+            return " + ".join(parts) + frontend
+        scales = ", ".join(
+            f"{name} x{value:.3g}"
+            for name, value in (
+                ("bandwidth", p.bandwidth_scale),
+                ("compute", p.compute_scale),
+                ("all-reduce", p.allreduce_scale),
+            )
+            if value != 1
+        )
+        host = f"host {p.t0 / 1e6:.3g} ms + {p.per_seq / 1e3:.3g} us/request"
+        return f"{self.physical.get('model')} on {self.physical.get('gpu')}: {scales or 'catalogue'}, {host}{frontend}"
 
     def to_dict(self) -> dict[str, Any]:
         """The step time as ``run.json`` stores it and ``--step-time`` reads it."""
         p = self.parameters
-        return {
-            "form": "affine",
-            "t0_ms": p.t0 / 1e6,
-            "per_token_us": p.per_token / 1e3,
-            "per_seq_us": p.per_seq / 1e3,
-            "per_context_token_us": p.per_context_token / 1e3,
-            "frontend_ms": self.frontend_ns / 1e6,
-            "origin": self.origin,
-            "where": self.where,
-        }
+        if isinstance(p, AffineParameters):
+            own: dict[str, Any] = {
+                "form": "affine",
+                "t0_ms": p.t0 / 1e6,
+                "per_token_us": p.per_token / 1e3,
+                "per_seq_us": p.per_seq / 1e3,
+                "per_context_token_us": p.per_context_token / 1e3,
+            }
+        else:
+            own = {"form": "physical", **self.physical}
+        about = {_FRONTEND: self.frontend_ns / 1e6, "origin": self.origin, "where": self.where}
+        return {**own, **about, **({"fit": dict(self.fit)} if self.fit else {})}
 
 
 GENERIC: Final = StepTime(AffineParameters(10e6, 40e3, 25e3, 0.0), 0, "default", "generic affine default")
@@ -63,19 +94,40 @@ def step_time_from_file(path: Path) -> StepTime:
 
 def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
     """Check a JSON object and make a ``StepTime`` of it; raises ``ConfigError``."""
-    if not isinstance(found, Mapping) or found.get("form", "affine") != "affine":
-        msg = f"{where}: expected a JSON object of form affine, such as {_EXAMPLE}"
+    if not isinstance(found, Mapping) or found.get("form", "affine") not in {"affine", "physical"}:
+        msg = f"{where}: expected a JSON object of form affine or physical, such as {_EXAMPLE}"
         raise ConfigError(msg)
-    unknown = sorted(set(found) - set(_KEYS) - {"form", "origin", "where"})
+    is_physical = found.get("form") == "physical"
+    known = PHYSICAL_KEYS if is_physical else tuple(_AFFINE_KEYS)
+    unknown = sorted(set(found) - set(known) - _ABOUT - {_FRONTEND})
     if unknown:
-        msg = f"{where}: unknown key '{unknown[0]}' in a step time; known are {', '.join(_KEYS)}"
+        msg = f"{where}: unknown key '{unknown[0]}' in a step time; known are {', '.join((*known, _FRONTEND))}"
         raise ConfigError(msg)
-    ns = {key: _number(found.get(key, 0), key, where) * scale for key, scale in _KEYS.items()}
-    parameters = AffineParameters(ns["t0_ms"], ns["per_token_us"], ns["per_seq_us"], ns["per_context_token_us"])
+    fit = found.get("fit", {})
+    if not isinstance(fit, Mapping):
+        msg = f"{where}: fit must be an object, as tracekit fit writes it"
+        raise ConfigError(msg)
+    frontend_ns = round(_number(found.get(_FRONTEND, 0), _FRONTEND, where) * 1e6)
+    if is_physical:
+        given = {key: value for key, value in found.items() if key in PHYSICAL_KEYS}
+        return StepTime(physical_from_dict(given, where), frontend_ns, origin, where, given, fit)
+    ns = {key: _number(found.get(key, 0), key, where) * scale for key, scale in _AFFINE_KEYS.items()}
+    parameters = AffineParameters(*ns.values())
     if parameters.t0 + parameters.per_token + parameters.per_seq <= 0:
         msg = f"{where}: a step must take time; give at least one of t0_ms, per_token_us, per_seq_us"
         raise ConfigError(msg)
-    return StepTime(parameters, round(ns["frontend_ms"]), origin, where)
+    return StepTime(parameters, frontend_ns, origin, where, fit=fit)
+
+
+def write_step_time(step_time: StepTime, path: Path) -> None:
+    """Write a step time's file, whole or not at all; raises ``ConfigError`` where that is not possible."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(json.dumps(step_time.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        msg = f"{path}: cannot be written ({error.strerror or type(error).__name__})"
+        raise ConfigError(msg) from error
 
 
 def _number(value: object, key: str, where: str) -> float:

@@ -1,0 +1,1 @@
+"""Calibrate the step time on observed runs: from their steps' durations, else end to end by replaying."""
