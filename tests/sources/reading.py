@@ -8,12 +8,12 @@ import pytest
 from tracekit.config import ConfigValue
 from tracekit.schema.parquet import conform
 from tracekit.schema.tables import TABLES_BY_NAME
-from tracekit.sources import any_table, azure, bench_serve, metrics, mooncake
+from tracekit.sources import any_table, ingest, vllm_log
 from tracekit.sources.files import material_of
 from tracekit.sources.observation import Observation, Options, Source
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-SOURCES = (metrics.SOURCE, bench_serve.SOURCE, mooncake.SOURCE, azure.SOURCE, any_table.SOURCE)
+SOURCES = tuple(source for source in ingest.SOURCES if source is not vllm_log.SOURCE)
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared")
 
 USUAL = ("arrival=t", "num_prompt_tokens=p", "num_output_tokens=o")

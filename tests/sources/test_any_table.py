@@ -1,5 +1,6 @@
 import gzip
 import json
+import shlex
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -369,3 +370,18 @@ def test_rows_with_many_fields_too_many_are_unreadable(tmp_path: Path) -> None:
         any_table.SOURCE, write(tmp_path / "x", "t,p,o\n1,2,3,4,5,6\n1,2,3\n1,2,3,4\n1,2,3\n1,2,3\n"), *USUAL
     )
     assert observation.accounting.unreadable_at == [1, 3]
+
+
+def test_a_gateways_log_is_read_by_the_command_that_its_error_proposes(tmp_path: Path) -> None:
+    row = {
+        "id": "chatcmpl-1", "startTime": 1790000000.25, "completionStartTime": 1790000000.5, "endTime": 1790000002.0,
+        "prompt_tokens": 7, "completion_tokens": 3, "status": "success", "messages": "secret",
+    }  # fmt: skip
+    path = write(tmp_path / "spend.jsonl", json.dumps(row) + "\n")
+    with pytest.raises(InputError) as refused:
+        table(path)
+    proposed = shlex.split(str(refused.value).partition("perhaps: ")[2])
+    found = table(path, *(word for word in proposed if word != "--column")).row(0, named=True)
+    assert found["first_token_ns"] - found["arrival_ns"] == 250_000_000
+    assert found["last_token_ns"] - found["arrival_ns"] == 1_750_000_000
+    assert (found["num_prompt_tokens"], found["num_output_tokens"], found["finish_reason"]) == (7, 3, None)

@@ -83,12 +83,27 @@ def test_a_result_that_says_nothing_of_requests_is_refused(tmp_path: Path, chang
         read(bench_serve.SOURCE, result(tmp_path / "x", **changes))
 
 
-def test_damaged_and_appended_files_are_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     text = result(tmp_path / "x").read_text()
     with pytest.raises(InputError, match="damaged or ends early"):
         read(bench_serve.SOURCE, write(tmp_path / "y", text[:-30]))
-    with pytest.raises(InputError, match="hold 2 results"):
-        read(bench_serve.SOURCE, write(tmp_path / "z", f"{text}\n{text}\n"))
+    with pytest.raises(InputError, match="y:2: expected one JSON object"):
+        read(bench_serve.SOURCE, write(tmp_path / "y", f"{text}\n{text[:-30]}"))
+
+
+def test_appended_results_and_a_sweeps_directory_hold_several(tmp_path: Path) -> None:
+    text = result(tmp_path / "x").read_text()
+    (tmp_path / "sweep" / "a").mkdir(parents=True)
+    write(tmp_path / "sweep" / "a" / "run=0.json", text)
+    write(tmp_path / "sweep" / "a" / "run=1.json", text)
+    write(tmp_path / "sweep" / "summary.json", "[{}]")
+    appended = read(bench_serve.SOURCE, write(tmp_path / "z", f"{text}\n{text}\n"))
+    swept = read(bench_serve.SOURCE, tmp_path / "sweep")
+    for found in (appended, swept):
+        rows = found.tables["requests"]
+        assert (rows.height, rows["request_id"].n_unique(), found.accounting.read) == (6, 6, 6)
+        assert any("2 results" in note for note in found.notes)
+    assert swept.skipped == {"file without single requests": 1}
 
 
 def test_values_that_are_no_numbers_are_counted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sources.reading import write
 from tracekit.errors import InputError
-from tracekit.sources.files import left_out, material_of, open_bytes, read_head, sha256_of
+from tracekit.sources.files import left_out, material_of, oldest_first, open_bytes, read_head, sha256_of
 
 DATA = b"INFO a line\n" * 5000
 
@@ -84,3 +84,13 @@ def test_an_empty_directory_is_an_error(tmp_path: Path) -> None:
 def test_the_hash_of_several_files_is_that_of_their_bytes_in_order(tmp_path: Path) -> None:
     one, two, both = write(tmp_path / "1", "a"), write(tmp_path / "2", "b"), write(tmp_path / "3", "ab")
     assert sha256_of((one, two)) == sha256_of(both)
+
+
+def test_rotated_logs_are_in_the_order_in_which_they_were_written() -> None:
+    def order(*names: str) -> list[str]:
+        return [path.name for path in oldest_first([Path("d", name) for name in names])]
+
+    assert order("a.log", "a.log.1", "a.log.2.gz", "a.log.10") == ["a.log.10", "a.log.2.gz", "a.log.1", "a.log"]
+    assert order("a.log", "a.log-20260301.gz", "a.log-20260228") == ["a.log-20260228", "a.log-20260301.gz", "a.log"]
+    assert order("b.log", "a.log", "c.txt") == ["b.log", "a.log", "c.txt"]
+    assert order("pod-0", "pod-1") == ["pod-0", "pod-1"]

@@ -19,6 +19,43 @@ def test_a_log_fills_what_the_client_does_not_know() -> None:
     assert [entry["count"] for entry in lost] == [1]
 
 
+def test_ids_join_whichever_of_both_names_the_client_noted() -> None:
+    names: list[object] = ["abc", "cmpl-d-1", "chatcmpl-e", "f-0"]
+    client = observed("table", "c.jsonl", request_id=names, arrival_ns=[1, 2, 3, 4])
+    logged: list[object] = ["cmpl-abc-0", "cmpl-d-0", "chatcmpl-e", "cmpl-f-0-0"]
+    log = observed("vllm-log", "s.log", request_id=logged, arrival_ns=[1, 2, 3, 4], max_tokens=[10, 11, 12, 13])
+    joined, lost = join_requests([client, log])
+    assert joined is not None
+    assert joined["max_tokens"].to_list() == [10, None, 12, 13]
+    assert [entry["count"] for entry in lost] == [1]
+
+
+def test_client_and_server_latencies_are_kept_apart() -> None:
+    client = observed(
+        "table",
+        "c",
+        request_id=["abc", "x"],
+        arrival_ns=[100, 110],
+        first_token_ns=[160, 170],
+        last_token_ns=[190, 200],
+    )
+    server = observed(
+        "otlp", "s", request_id=["chatcmpl-abc", "y"], arrival_ns=[120, 130], first_token_ns=[150, 155],
+        num_prompt_tokens=[7, 8],
+    )  # fmt: skip
+    joined, lost = join_requests([client, server])
+    assert joined is not None
+    assert lost == []
+    columns = ["request_id", "arrival_ns", "first_token_ns", "last_token_ns", "client_send_ns", "client_first_token_ns"]
+    assert joined.select(columns).rows() == [
+        ("x", 110, 170, 200, None, None),
+        ("abc", 120, 150, None, 100, 160),
+        ("y", 130, 155, None, None, None),
+    ]
+    assert joined["client_last_token_ns"].to_list() == [None, 190, None]
+    assert joined["num_prompt_tokens"].to_list() == [None, 7, 8]
+
+
 def test_without_a_client_the_logs_requests_count() -> None:
     joined, lost = join_requests([observed("vllm-log", "s.log", request_id=["b", "a"], arrival_ns=[8, 7])])
     assert joined is not None

@@ -1,10 +1,11 @@
+import json
 import os
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from tests.sources.reading import SHARED, needs_shared, read, write
+from tests.sources.reading import SHARED, detected, needs_shared, read, write
 from tracekit.errors import InputError
 from tracekit.sources import metrics
 from tracekit.sources.metrics_scrape import time_of_name
@@ -205,3 +206,34 @@ def test_recorded_servers_of_four_versions(case: str, preemptions: int, finished
     assert found.config["block_size"].value == 16
     assert found.config["model"].value == "meta-llama/Llama-3.1-8B-Instruct"
     assert found.accounting.unreadable == 0
+
+
+def answer(name: str, values: list[object], **labels: str) -> dict[str, object]:
+    return {"metric": {"__name__": name, "job": "vllm", "engine": "0", **labels}, "values": values}
+
+
+def test_an_answer_to_query_range_is_a_series_of_scrapes(tmp_path: Path) -> None:
+    bucket = "vllm:time_to_first_token_seconds_bucket"
+    result = [
+        answer("vllm:num_requests_running", [[START, "2"], [START + 15.5, "3"], [START + 30, "NaN"]]),
+        answer("vllm:num_preemptions_total", [[START, "5"], [START + 15.5, "9"]]),
+        answer(bucket, [[START, "1"], [START + 15.5, "4"]], le="0.25"),
+        answer(bucket, [[START, "1"], [START + 15.5, "6"]], le="+Inf"),
+        answer("vllm:num_requests_waiting", [[START, "x"]]),
+        {"metric": {"engine": "0"}, "values": [[START, "0.5"]]},
+    ]
+    document = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    one = write(tmp_path / "one", json.dumps(document, indent=2))
+    halves = [document | {"data": {"resultType": "matrix", "result": result[i::2]}} for i in (0, 1)]
+    two = write(tmp_path / "two", "".join(json.dumps(half) + "\n" for half in halves))
+    for path in (one, two):
+        assert detected(path) == ["metrics"]
+        found = read(metrics.SOURCE, path)
+        account = found.accounting
+        assert (account.read, account.understood, account.other, account.unreadable) == (11, 9, 1, 1)
+        stats = found.tables["engine_stats"]
+        assert stats["time_ns"].to_list()[:2] == [START * 10**9, START * 10**9 + 15_500_000_000]
+        assert stats["num_running_reqs"].to_list()[:2] == [2, 3]
+        assert stats["num_preemptions"].to_list()[:2] == [5, 9]
+        rows = found.tables["distributions"].select("bucket_low", "bucket_high", "count").rows()
+        assert rows == [(None, 250_000_000.0, 3), (250_000_000.0, None, 2)]

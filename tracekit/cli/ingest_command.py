@@ -38,7 +38,7 @@ def command(
     """Read vLLM logs, /metrics scrapes, traces and client results into an observed run.
 
     All sources together are one incident: the configuration and samples come from the server log, counters from the
-    scrapes, requests from the table. Formats are detected by content.
+    scrapes, requests from the table. Formats are detected by content; - is standard input.
 
     \b
     tracekit ingest server.log metrics/ client.jsonl -o incident \\
@@ -78,6 +78,6 @@ def default_output(sources: tuple[str, ...]) -> str:
     """Where a run goes when ``-o`` is not given: the first source's name without its endings, in this directory."""
     from pathlib import Path
 
-    name = Path(sources[0]).name or "incident"
+    name = "stdin" if sources[0] == "-" else Path(sources[0]).name or "incident"
     stem = name.split(".")[0] or "incident"
     return f"{stem}.run"

@@ -52,6 +52,10 @@ def recording_flags(run: Run) -> list[tuple[str, str]]:
     if not _on(run, "enable_log_requests"):
         flag = "--enable-log-requests" if version >= (0, 10, 1) else "(leave out) --disable-log-requests"
         flags.append((flag, "arrivals and limits of every request"))
+    if version >= (0, 10, 2) and not run.requests["num_generated_tokens"].count():
+        flags.append(("--enable-log-requests --enable-log-outputs", "when and why every request ended, and its length"))
+    if version >= (0, 13, 0) and not run.requests["block_hashes"].count():
+        flags.append(("VLLM_LOGGING_LEVEL=DEBUG --enable-log-requests", "prompt token ids, which tell shared prefixes"))
     if version >= (0, 15, 1) and not _on(run, "enable_logging_iteration_details"):
         flags.append(("--enable-logging-iteration-details", "tokens and duration of every step"))
     if not run.engine_stats["num_preemptions"].count():

@@ -5,7 +5,19 @@ from typing import Final
 import polars as pl
 
 from tracekit.schema.parquet import read_metadata
-from tracekit.sources import azure, bench_serve, metrics, mooncake
+from tracekit.sources import (
+    agent_sessions,
+    aiperf,
+    azure,
+    bailian,
+    bench_serve,
+    burstgpt,
+    event_traces,
+    guidellm,
+    metrics,
+    mooncake,
+    otlp,
+)
 from tracekit.sources.any_rows import good_rows, refuse_nothing_usable
 from tracekit.sources.block_hashes import DEFAULT_BLOCK_SIZE, stored_block_size
 from tracekit.sources.files import left_out_note
@@ -17,7 +29,9 @@ from tracekit.sources.table_rows import Converter, one_clock
 
 __all__ = ["SOURCE", "detects", "parse_column", "read"]
 
-_NAMED_FORMATS: Final = (azure, mooncake, bench_serve, metrics)
+_NAMED_FORMATS: Final = (
+    azure, mooncake, bench_serve, metrics, burstgpt, bailian, guidellm, aiperf, otlp, agent_sessions, event_traces,
+)  # fmt: skip
 
 
 def detects(material: Material) -> bool:

@@ -1,7 +1,7 @@
 """Results of ``vllm bench serve --save-result --save-detailed``: one JSON object a run, columnar lists in seconds."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tracekit.config import ConfigValue, setting_value
 from tracekit.errors import InputError
-from tracekit.sources.files import open_bytes
+from tracekit.sources.files import left_out_note, open_bytes, read_head
 from tracekit.sources.observation import Accounting, Material, Observation, Options, Source
 from tracekit.sources.request_rows import finish
 from tracekit.sources.table_values import to_ns
@@ -18,14 +18,19 @@ from tracekit.sources.table_values import to_ns
 _KEYS: Final = (b'"completed"', b'"request_throughput"', b'"total_input')
 _LISTS: Final = ("input_lens", "output_lens")
 _MAX_BYTES: Final = 2 << 30
+_FILES_LOOKED_AT: Final = 20
 _MOST_TOKENS: Final = 1e9
 _MOST_SECONDS: Final = 5e9
 _HINT: Final = "run the benchmark with --save-result --save-detailed"
 
 
 def detects(material: Material) -> bool:
-    """A JSON object that starts with a benchmark's totals."""
-    head = material.head.lstrip(b"\xef\xbb\xbf \r\n\t")
+    """A JSON object that starts with a benchmark's totals, in the first file or one of the next few."""
+    return _is_result(material.head) or any(_is_result(read_head(path)) for path in material.files[1:_FILES_LOOKED_AT])
+
+
+def _is_result(start: bytes) -> bool:
+    head = start.lstrip(b"\xef\xbb\xbf \r\n\t")
     return head.startswith(b"{") and all(key in head for key in _KEYS)
 
 
@@ -35,14 +40,34 @@ def read(material: Material, options: Options) -> Observation:
     Failed requests (an error text, or no output) keep their place without latencies. Raises ``InputError`` for a result
     without details, with lists of different lengths, or without ``start_times`` unless all requests were sent at once.
     """
-    where = str(material.path)
-    result = _load(material)
     observation = Observation("bench-serve", material.name, "relative", accounting=Accounting("requests"))
+    observation.notes.extend(left_out_note(material))
+    results = list(_results(material, observation))
+    if not results:
+        msg = f"{material.path}: expected a JSON object of vllm bench serve, found none"
+        raise InputError(msg)
+    frames = []
+    for number, (where, result) in enumerate(results, start=1):
+        prefix = "bench" if len(results) == 1 else f"bench-{number}"
+        frames.append(_requests(result, observation, where, prefix, strict=options.strict))
+    if len(results) > 1:
+        observation.notes.append(
+            f"{observation.file}: it holds {len(results)} results, one after the other on the client's clock; give one file "
+            "for a single load"
+        )
+    observation.tables["requests"] = finish(pl.concat(frames, how="diagonal"), observation)
+    options.progress(material.name, 1, 1)
+    return observation
+
+
+def _requests(
+    result: Mapping[str, Any], observation: Observation, where: str, prefix: str, *, strict: bool
+) -> pl.DataFrame:
     lists = _lists_of(result, where)
     count = len(lists["input_lens"])
     starts = _starts(result, lists, observation, where)
     columns: dict[str, pl.Series] = {
-        "request_id": pl.Series([f"bench-{index}" for index in range(count)], dtype=pl.String),
+        "request_id": pl.Series([f"{prefix}-{index}" for index in range(count)], dtype=pl.String),
         "arrival_ns": starts,
         "num_prompt_tokens": _counts(lists["input_lens"]),
         "num_output_tokens": _counts(lists["output_lens"]),
@@ -54,34 +79,46 @@ def read(material: Material, options: Options) -> Observation:
         columns["itl_ns"], total = _gaps(lists["itls"])
         columns["last_token_ns"] = columns["first_token_ns"] + total
     frame = pl.DataFrame([series.alias(name) for name, series in columns.items()])
-    frame = _usable(frame, observation, where, strict=options.strict)
+    frame = _usable(frame, observation, where, strict=strict)
     _check_totals(result, frame, observation)
     observation.config = _config(result, observation)
-    observation.tables["requests"] = finish(frame, observation)
-    options.progress(material.name, 1, 1)
-    return observation
+    return frame
 
 
-def _load(material: Material) -> Mapping[str, Any]:
-    if len(material.files) > 1:
-        msg = f"{material.path}: expected one benchmark result, found {len(material.files)} files; ingest one at a time"
-        raise InputError(msg)
-    path = material.files[0]
-    with open_bytes(path) as stream:
-        data = stream.read(_MAX_BYTES + 1)
+def _results(material: Material, observation: Observation) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The results of a file (several with ``--append-result``) or of a directory as a sweep writes it."""
+    for path in material.files:
+        where = str(path if len(material.files) > 1 else material.path)
+        with open_bytes(path) as stream:
+            data = stream.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            msg = f"{where}: expected results of less than {_MAX_BYTES} bytes"
+            raise InputError(msg)
+        whole = _object(data)
+        lines = [data] if whole is not None else [line for line in data.split(b"\n") if line.strip()]
+        for number, line in enumerate(lines, start=1):
+            result = whole if whole is not None else _object(line)
+            place = where if len(lines) == 1 else f"{where}:{number}"
+            if (isinstance(result, dict) and "input_lens" in result) or len(material.files) == 1:
+                if not isinstance(result, dict):
+                    msg = f"{place}: expected one JSON object; it is damaged or ends early"
+                    raise InputError(msg)
+                # Outputs are not needed and must not live on.
+                result.pop("generated_texts", None)
+                yield place, result
+            else:
+                # A sweep's summary, and what else lies beside the results.
+                observation.skipped["file without single requests"] = (
+                    observation.skipped.get("file without single requests", 0) + 1
+                )
+                break
+
+
+def _object(data: bytes) -> Any:  # noqa: ANN401 - JSON
     try:
-        result = json.loads(data) if len(data) <= _MAX_BYTES else None
+        return json.loads(data)
     except (ValueError, RecursionError):
-        lines = sum(1 for line in data.split(b"\n") if line.startswith(b"{"))
-        several = f"; it may hold {lines} results (--append-result): give one" if lines > 1 else ""
-        msg = f"{path}: expected one JSON object; it is damaged or ends early{several}"
-        raise InputError(msg) from None
-    if not isinstance(result, dict):
-        msg = f"{path}: expected one JSON object of less than {_MAX_BYTES} bytes"
-        raise InputError(msg)
-    # Outputs are not needed and must not live on.
-    result.pop("generated_texts", None)
-    return result
+        return None
 
 
 def _lists_of(result: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
@@ -163,7 +200,8 @@ def _gaps(itls: list[Any]) -> tuple[pl.Series, pl.Series]:
 
 def _usable(frame: pl.DataFrame, observation: Observation, where: str, *, strict: bool) -> pl.DataFrame:
     account = observation.accounting
-    account.read = frame.height
+    before = account.read
+    account.read += frame.height
     failed = pl.col("finish_reason").is_not_null()
     lacks_length = pl.any_horizontal(pl.col("num_prompt_tokens", "num_output_tokens").is_null())
     lacks = pl.col("arrival_ns").is_null() | (~failed & lacks_length)
@@ -173,10 +211,10 @@ def _usable(frame: pl.DataFrame, observation: Observation, where: str, *, strict
         if strict:
             msg = f"{where}: request {bad[0] + 1}: {reason}; --strict refuses it"
             raise InputError(msg)
-        observation.skipped[reason] = len(bad)
+        observation.skipped[reason] = observation.skipped.get(reason, 0) + len(bad)
         for index in bad:
-            account.add_unreadable(index + 1)
-    account.understood = frame.height - len(bad)
+            account.add_unreadable(before + index + 1)
+    account.understood += frame.height - len(bad)
     return frame.filter(~lacks) if bad else frame
 
 

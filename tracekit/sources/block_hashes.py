@@ -60,12 +60,12 @@ def chained_lists(
         chains = [
             chain_ids(ids, tokens_per_id, block_size, num_tokens[at] or 0) for at, ids in zip(known, lists, strict=True)
         ]
-        return _to_lists(
+        return to_lists(
             pl.Series(list(chain.from_iterable(chains)), dtype=pl.UInt64), list(map(len, chains)), known, len(id_lists)
         )
     parts = tokens_per_id // block_size
     flat = _with_parts(_chain(_flat_ids(lists), lengths), parts)
-    whole = _to_lists(flat, [length * parts for length in lengths], known, len(id_lists))
+    whole = to_lists(flat, [length * parts for length in lengths], known, len(id_lists))
     num_blocks = pl.Series([(tokens or 0) // block_size for tokens in num_tokens], dtype=pl.Int64)
     return pl.DataFrame({"hashes": whole, "n": num_blocks}).select(pl.col("hashes").list.head(pl.col("n")))["hashes"]
 
@@ -128,7 +128,7 @@ def _with_parts(hashes: pl.Series, parts: int) -> pl.Series:
     return frame.select(pl.concat_arr(pl.all()))[:, 0].explode(empty_as_null=False, keep_nulls=True)
 
 
-def _to_lists(flat: pl.Series, sizes: Sequence[int], rows: Sequence[int], height: int) -> pl.Series:
+def to_lists(flat: pl.Series, sizes: Sequence[int], rows: Sequence[int], height: int) -> pl.Series:
     """Cut a flat column into lists for ``rows`` of ``height`` rows; the other rows are null."""
     by_row: list[int | None] = [None] * height
     for row, size in zip(rows, sizes, strict=True):

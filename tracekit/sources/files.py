@@ -5,7 +5,10 @@ import gzip
 import hashlib
 import io
 import lzma
+import os
 import re
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, cast
@@ -13,7 +16,7 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 import pyarrow as pa
 
 from tracekit.errors import InputError
-from tracekit.sources.observation import Material
+from tracekit.sources.observation import STDIN, Material
 
 _MAGIC: Final = (
     (b"\x1f\x8b", "gzip"),
@@ -27,6 +30,8 @@ MAX_RATIO: Final = 300
 """Most bytes out per byte in, once more than ``RATIO_FREE_BYTES`` came out; real logs reach about 100."""
 RATIO_FREE_BYTES: Final = 1 << 28
 _HEAD_BYTES: Final = 65_536
+_DATE_FROM: Final = 10_000_000
+_DATE_TO: Final = 10**15
 _FILES_FOR_HEAD: Final = 20
 """A first scrape may be empty: the head is that of the first file with content."""
 
@@ -107,9 +112,12 @@ def read_head(path: Path, size: int = _HEAD_BYTES) -> bytes:
 def material_of(path: Path) -> Material:
     """A source as given: a file, or a directory of files in natural name order (``9`` before ``10``).
 
+    ``-`` is standard input, which is held in memory: a temporary file might keep somebody's prompts.
     Hidden files, ``_SUCCESS``-like markers and ``__MACOSX`` copies are left out (``left_out`` names them). Raises
     ``InputError`` when the path is missing, is no file or directory, or the directory holds no file.
     """
+    if path == STDIN:
+        return _from_stdin()
     if path.is_dir():
         files = tuple(sorted((file for file in _files_below(path) if not _is_junk(file, path)), key=_natural))
         if not files:
@@ -124,6 +132,42 @@ def material_of(path: Path) -> Material:
         msg = f"{path}: expected a file or a directory, found something else"
         raise InputError(msg)
     return Material(path, (path,), read_head(path))
+
+
+def _from_stdin() -> Material:
+    """Standard input as a file in memory, so that it can be read twice: to tell its format, and to read it."""
+    if not hasattr(os, "memfd_create"):
+        msg = "-: standard input can be read on Linux only; give a file"
+        raise InputError(msg)
+    held = os.memfd_create("stdin")
+    with os.fdopen(os.dup(held), "wb") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
+    path = Path(f"/proc/self/fd/{held}")
+    return Material(STDIN, (path,), read_head(path))
+
+
+def oldest_first(files: Sequence[Path]) -> tuple[Path, ...]:
+    """Files in the order in which a log was written: of ``a.log``, ``a.log.1``, ``a.log.2.gz`` the last is the oldest.
+
+    A number of eight digits or more is a date, and grows. Files of different names keep their order.
+    """
+    order = list(dict.fromkeys(_rotation(file)[0] for file in files))
+
+    def age(file: Path) -> tuple[int, int]:
+        name, number = _rotation(file)
+        if number is None:
+            return order.index(name), 1
+        return order.index(name), -number if number < _DATE_FROM else number - _DATE_TO
+
+    return tuple(sorted(files, key=age))
+
+
+def _rotation(file: Path) -> tuple[Path, int | None]:
+    """The log that a file is a part of, and the number that a rotation gave it; None for the newest part."""
+    found = re.fullmatch(r"(.+?)(?:\.(\d{1,14})|-(\d{8,14}))(?:\.(?:gz|zst|xz|bz2))?", file.name)
+    if found is None:
+        return file, None
+    return file.with_name(found[1]), int(found[2] or found[3])
 
 
 def left_out(material: Material) -> tuple[Path, ...]:

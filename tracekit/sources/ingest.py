@@ -1,5 +1,6 @@
 """From what a server and its clients left behind to one observed run."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,21 @@ from tracekit.progress import Progress, no_progress
 from tracekit.run import Run
 from tracekit.schema.parquet import conform
 from tracekit.schema.tables import TABLES
-from tracekit.sources import any_table, azure, bench_serve, metrics, mooncake, vllm_log
+from tracekit.sources import (
+    agent_sessions,
+    aiperf,
+    any_table,
+    azure,
+    bailian,
+    bench_serve,
+    burstgpt,
+    event_traces,
+    guidellm,
+    metrics,
+    mooncake,
+    otlp,
+    vllm_log,
+)
 from tracekit.sources.clocks import Placement, local_to_unix, place_local, place_relative, shifted
 from tracekit.sources.files import material_of, sha256_of
 from tracekit.sources.joining import join_requests, looks_closed_loop
@@ -23,12 +38,20 @@ SOURCES: Final[tuple[Source, ...]] = (
     vllm_log.SOURCE,
     metrics.SOURCE,
     bench_serve.SOURCE,
+    guidellm.SOURCE,
+    aiperf.SOURCE,
+    otlp.SOURCE,
+    agent_sessions.SOURCE,
+    event_traces.SOURCE,
+    bailian.SOURCE,
     mooncake.SOURCE,
+    burstgpt.SOURCE,
     azure.SOURCE,
     any_table.SOURCE,
 )
 """In the order in which they are asked, and read: what tells the configuration comes before what needs it."""
 
+_LARGE_BYTES: Final = 1 << 20
 _RANK: Final = {"given": 0, "logged": 1, "inferred": 2, "default": 3}
 
 
@@ -70,7 +93,7 @@ def ingest(
         hash_key=hash_key.encode() if hash_key is not None else None,
         strict=strict,
         start=start,
-        progress=progress,
+        progress=_with_rate(progress),
     )
     parts = _read_all([material_of(Path(path)) for path in paths], format, options)
     if strict:
@@ -89,6 +112,19 @@ def ingest(
     if step_time:
         info["step_time"] = {"form": "affine", **step_time, "origin": "given", "where": "--set"}
     return Run("observed", tables, config, start_ns if unix_known else None, info)
+
+
+def _with_rate(progress: Progress) -> Progress:
+    """The same callback, told how fast the bytes of a large source are read."""
+    began: dict[str, float] = {}
+
+    def told(what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        took = now - began.setdefault(what, now)
+        rate = f", {done / took / 1e6:,.0f} MB/s" if took > 0 and total >= _LARGE_BYTES else ""
+        progress(f"{what}{rate}{', bytes' if total >= _LARGE_BYTES else ''}", done, total)
+
+    return told
 
 
 def _read_all(materials: Sequence[Material], forced: str | None, options: Options) -> list[Part]:

@@ -19,27 +19,43 @@ _FROM_LOG: Final = (
     "num_prompt_tokens",
     "engine",
 )
+_SERVER_SIDE: Final = ("otlp",)
+"""Formats whose instants are the server's own."""
+_INSTANTS: Final = (
+    "arrival_ns",
+    "queued_ns",
+    "scheduled_ns",
+    "first_token_ns",
+    "last_token_ns",
+    "finished_ns",
+    "itl_ns",
+)
 _CLOSED_LOOP_SHARE: Final = 0.7
 
 
 def join_requests(observations: Sequence[Observation]) -> tuple[pl.DataFrame | None, list[dict[str, Any]]]:
     """One requests table of all sources, ordered by arrival, and what was left out of it.
 
-    Tables of clients are put one behind the other. A server log's request lines only fill what the clients' rows
-    with the same id leave open; where no client table exists they are the requests.
+    Tables of clients are put one behind the other. What the server measured of the same requests (spans) takes the
+    place of the client's instants, which are kept as ``client_*``. A server log's request lines only fill what rows
+    with the same id leave open; where no other table exists they are the requests.
     """
     found = [o for o in observations if o.tables.get("requests") is not None]
-    clients = [o for o in found if o.format != "vllm-log"]
     logs = [o for o in found if o.format == "vllm-log"]
+    servers = [o for o in found if o.format in _SERVER_SIDE]
+    clients = [o for o in found if o.format not in {"vllm-log", *_SERVER_SIDE}]
     lost: list[dict[str, Any]] = []
-    chosen = clients or logs
+    chosen = clients or servers or logs
     if not chosen:
         return None, lost
     merged = pl.concat([conform(REQUESTS, o.tables["requests"], o.file) for o in chosen])
     if clients:
+        for server in servers:
+            merged = _with_server(merged, conform(REQUESTS, server.tables["requests"], server.file))
+    if chosen is not logs:
         for log in logs:
             logged = conform(REQUESTS, log.tables["requests"], log.file)
-            merged, unmatched = _fill_from_log(merged, logged)
+            merged, unmatched = _fill_from_log(merged, logged, by_server=not clients)
             if unmatched:
                 lost.append(
                     {"file": log.file, "what": "request lines without a row in the client's table", "count": unmatched}
@@ -48,11 +64,50 @@ def join_requests(observations: Sequence[Observation]) -> tuple[pl.DataFrame | N
     return merged.sort("arrival_ns", "request_id", nulls_last=True), lost
 
 
-def _fill_from_log(requests: pl.DataFrame, logged: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Fill nulls from the log's row of the same request; a client id may carry the suffix of its first choice (-0)."""
-    key = pl.coalesce("source_request_id", "request_id")
-    left = requests.with_columns(key.alias("_key"))
-    right = logged.with_columns(key.str.replace(r"-0$", "").alias("_key")).unique("_key", keep="first")
+def _keyed(requests: pl.DataFrame, *, by_server: bool) -> pl.DataFrame:
+    """The rows with ``_key``: the id as the client gave it.
+
+    vLLM makes ``cmpl-ID-0`` (with the number of the choice, which the client never sees) and ``chatcmpl-ID`` of the
+    ``ID`` that a client sends along; a client may note its own or the one in the response.
+    """
+    name = pl.coalesce("source_request_id", "request_id")
+    if by_server:
+        name = name.str.replace(r"^(cmpl-.*)-[0-9]+$", "$1")
+    return requests.with_columns(name.str.replace(r"^(?:chat|chatcmpl|cmpl)-", "").alias("_key"))
+
+
+def _with_server(clients: pl.DataFrame, server: pl.DataFrame) -> pl.DataFrame:
+    """The client's rows with the server's instants where it has the request, else as they are; then the server's others."""
+    left = _keyed(clients, by_server=False)
+    right = _keyed(server, by_server=True).unique("_key", keep="first", maintain_order=True)
+    names = [name for name in REQUESTS.column_names if name not in {"request_id", "source_request_id"}]
+    matched = left.join(
+        right.select("_key", *names, _seen=pl.lit(value=True)),
+        on="_key",
+        how="left",
+        suffix="_server",
+        maintain_order="left",
+    )
+    seen = pl.col("_seen").fill_null(value=False)
+    own = {
+        "client_send_ns": "arrival_ns",
+        "client_first_token_ns": "first_token_ns",
+        "client_last_token_ns": "last_token_ns",
+    }
+    filled = matched.with_columns(
+        *(pl.coalesce(name, f"{name}_server").alias(name) for name in names if name not in {*own, *_INSTANTS}),
+        # All of a row's instants are of one clock and one boundary.
+        *(pl.when(seen).then(f"{name}_server").otherwise(name).alias(name) for name in _INSTANTS),
+        *(pl.coalesce(name, pl.when(seen).then(source)).alias(name) for name, source in own.items()),
+    ).with_columns(arrival_ns=pl.coalesce("arrival_ns", "client_send_ns"))
+    others = right.join(left.select("_key"), on="_key", how="anti")
+    return pl.concat([filled.select(REQUESTS.column_names), others.select(REQUESTS.column_names)])
+
+
+def _fill_from_log(requests: pl.DataFrame, logged: pl.DataFrame, *, by_server: bool) -> tuple[pl.DataFrame, int]:
+    """Fill nulls from the log's row of the same request."""
+    left = _keyed(requests, by_server=by_server)
+    right = _keyed(logged, by_server=True).unique("_key", keep="first")
     matched = left.join(right.select("_key", *_FROM_LOG), on="_key", how="left", suffix="_log", maintain_order="left")
     unmatched = right.join(left.select("_key"), on="_key", how="anti").height
     filled = matched.with_columns(pl.coalesce(name, f"{name}_log").alias(name) for name in _FROM_LOG)

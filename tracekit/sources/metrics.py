@@ -10,6 +10,7 @@ from tracekit.errors import ConfigError, InputError
 from tracekit.schema.parquet import polars_schema
 from tracekit.schema.tables import DISTRIBUTIONS, ENGINE_STATS, EVENTS
 from tracekit.sources.files import left_out_note, read_head
+from tracekit.sources.metrics_range import is_range, range_scrapes
 from tracekit.sources.metrics_scrape import Bucket, EngineSample, Scrape, read_scrapes, sample_name, time_of_name
 from tracekit.sources.observation import Accounting, Material, Observation, Options, Source
 
@@ -35,6 +36,8 @@ def detects(material: Material) -> bool:
 def _is_scrape(head: bytes) -> bool:
     if b"vllm:" not in head or b"\0" in head:
         return False
+    if is_range(head):
+        return True
     lines = head.decode("utf-8", errors="replace").splitlines()
     first = next((line for line in lines if line.strip()), "")
     if not (first.startswith(("# HELP ", "# TYPE ")) or sample_name(first) is not None):
@@ -83,7 +86,8 @@ def _all_scrapes(material: Material, options: Options, observation: Observation)
     for done, path in enumerate(material.files):
         options.progress(material.name, done, len(material.files))
         duplicates = observation.accounting.duplicates
-        found = read_scrapes(path, observation.accounting)
+        is_answer = is_range(read_head(path))
+        found = range_scrapes(path, observation.accounting) if is_answer else read_scrapes(path, observation.accounting)
         if observation.accounting.duplicates > duplicates and found and found[0].time_ns is None:
             msg = (
                 f"{path}: several scrapes without timestamps; expected one file a scrape with its Unix time in the name"
@@ -134,6 +138,10 @@ class _Engine:
         self.rows.append(self._row(time_ns, sample, is_restart=is_restart))
         if not sample.cache_config:
             sample.cache_config = self.last.cache_config
+        if self.last_ns is not None and not is_restart:
+            # Series of one answer may end at different instants: what is not there has not changed.
+            sample.counters = self.last.counters | sample.counters
+            sample.buckets = self.last.buckets | sample.buckets
         self.last, self.last_ns = sample, time_ns
 
     def _row(self, time_ns: int, sample: EngineSample, *, is_restart: bool) -> dict[str, Any]:
@@ -244,5 +252,8 @@ def _config(engines: list[_Engine], observation: Observation, where: str) -> dic
 
 
 SOURCE: Final = Source(
-    "metrics", "scrapes of vLLM's /metrics: one file, or a directory with one file a scrape", detects, read
+    "metrics",
+    "vLLM's /metrics: one scrape, a directory with one file a scrape, or Prometheus' query_range JSON",
+    detects,
+    read,
 )

@@ -66,6 +66,7 @@ _LARGEST: Final = float(1 << 53)
 """Beyond this a float no longer counts; NaN and infinity are no values either."""
 
 Bucket = tuple[str, float]
+Samples = list[tuple[str, dict[str, str], float]]
 
 
 @dataclass
@@ -138,11 +139,21 @@ def _stamp_ns(text: str | None) -> int | None:
 
 
 def _scrape(path: Path, time_ns: int | None, lines: list[tuple[int, str]], accounting: Accounting) -> Scrape:
-    scrape = Scrape(path.name, time_ns)
+    return assembled(path.name, time_ns, [(s.name, s.labels, s.value) for s in _parsed(lines, accounting)])
+
+
+def is_wanted(name: str) -> bool:
+    """Whether a metric of this name is used."""
+    return name in _WANTED
+
+
+def assembled(file: str, time_ns: int | None, found_samples: Samples) -> Scrape:
+    """A scrape of its samples (name, labels, value)."""
+    scrape = Scrape(file, time_ns)
     samples: dict[tuple[int | None, str], list[tuple[dict[str, str], float]]] = {}
-    for sample in _parsed(lines, accounting):
-        number = _engine_number(sample.labels.get("engine"))
-        samples.setdefault((number, sample.name.removeprefix(_PREFIX)), []).append((sample.labels, sample.value))
+    for metric, labels, value in found_samples:
+        number = _engine_number(labels.get("engine"))
+        samples.setdefault((number, metric.removeprefix(_PREFIX)), []).append((labels, value))
     for (engine, name), found in samples.items():
         if name != _CACHE_CONFIG:
             _put(scrape.engines.setdefault(engine, EngineSample()), name, found)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -13,6 +13,10 @@ from tracekit.progress import Progress, no_progress
 ClockKind = Literal["unix", "local", "relative"]
 """``unix``: ns since 1970 UTC. ``local``: the same of a wall clock whose zone is unknown (read as if UTC), seconds
 truncated. ``relative``: ns from an arbitrary zero."""
+
+
+STDIN: Final = Path("-")
+"""The path that stands for standard input."""
 
 
 @dataclass
@@ -91,6 +95,8 @@ class Material:
     @property
     def name(self) -> str:
         """The name shown to people and stored: the last component, without a compression suffix."""
+        if self.path == STDIN:
+            return "stdin"
         name = self.path.name
         for suffix in (".gz", ".zst", ".xz", ".bz2"):
             name = name.removesuffix(suffix)

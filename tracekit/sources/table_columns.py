@@ -43,7 +43,14 @@ _KNOWN_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "arrival_time_ns",
         "t",
     ),
-    "first_token": ("t_first", "first_token_time", "first_token_ts", "t_first_token", "first_token_timestamp"),
+    "first_token": (
+        "t_first",
+        "first_token_time",
+        "first_token_ts",
+        "t_first_token",
+        "first_token_timestamp",
+        "completion_start_time",
+    ),
     "last_token": (
         "t_end",
         "t_last",

@@ -1,7 +1,7 @@
 """Classify a piece's lines at the speed of compiled expressions; only lines that carry something come out singly."""
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -17,7 +17,8 @@ from tracekit.sources.vllm_log.records import (
     RECORD,
     UVICORN,
 )
-from tracekit.sources.vllm_log.shapes import ITERATION, ITERATION_WORDS, STATS_WORDS, USUAL_STATS
+from tracekit.sources.vllm_log.request_lines import usual_requests
+from tracekit.sources.vllm_log.shapes import ITERATION, ITERATION_NUMBERS, STATS_NUMBERS, USUAL_STATS
 
 _WORDS: Final = (
     r"Avg prompt throughput|Iteration\(|Sequence group|metrics: |cache hit rate: GPU"
@@ -25,7 +26,7 @@ _WORDS: Final = (
     r"|Generated response "
     r"|vLLM API server version|args: |engine \(v|max model len|max_num_batched_tokens|max_num_seqs"
     r"|Asynchronous scheduling|weights took|Model loading took|(?:GPU|cuda|CPU) blocks: |KV cache size|Maximum concurrency"
-    r"|Available KV cache memory|num_gpu_blocks|for KV Cache is|gpu_memory_utilization \(| version |Application "
+    r"|Available KV cache memory|Free memory on device|num_gpu_blocks|for KV Cache is|gpu_memory_utilization \(| version |Application "
     r"|Traceback \(most recent|Starting vLLM"
 )
 _LOUD: Final = "(?:WARNING|ERROR|CRITICAL) [0-9]{2}-"
@@ -35,6 +36,14 @@ _REST: Final = (
 )
 _ITERATION_LINE: Final = rf"{FIRST_RECORD}(?:Engine [0-9]{{1,9}}: )?{ITERATION}"
 _STAMP: Final = rf"(?:{LEVELS}) ([0-9]{{2}}-[0-9]{{2}} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}) "
+_LEVEL_STAMP: Final = rf"(?:{LEVELS}) [0-9]{{2}}-[0-9]{{2}} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}} "
+_LEVEL_LETTERS: Final = "".join(sorted({*LEVELS} - {"|"})) + " "
+_STAMP_LETTERS: Final = len("03-05 10:00:00")
+_LEVEL_STAMP_BYTES: Final = len("CRITICAL ") + _STAMP_LETTERS
+_STATS_FIELDS: Final = {
+    field: pl.Float64 for place, name in enumerate(STATS_NUMBERS) for field in (name, " " * (place + 1))
+}
+"""A colon is a comma too, so that an empty field stands behind every number."""
 _FREE: Final = "|".join(mark.strip() for mark in FREE_TEXT)
 _USUAL_LINE: Final = f"{FIRST_RECORD}{USUAL_STATS}"
 _NO_SLOW: Final = pl.DataFrame(
@@ -42,19 +51,28 @@ _NO_SLOW: Final = pl.DataFrame(
         "line": pl.Int64,
         "text": pl.String,
         "glued": pl.Boolean,
-        **dict.fromkeys(STATS_WORDS, pl.Float64),
+        **dict.fromkeys(STATS_NUMBERS, pl.Float64),
         "engine": pl.Int64,
         "stamp": pl.String,
         "place": pl.String,
     }
 )
 _WRAP_COLUMNS: Final = 60
+_COLON_TO_COMMA: Final = bytes.maketrans(b":", b",")
+_NO_NUMBER: Final = bytes(code for code in range(256) if code not in b"0123456789.,:\n")
+_ITERATION_FIELDS: Final = {
+    **dict.fromkeys(("step", *(name for name in ITERATION_NUMBERS if name != "ms")), pl.Int64),
+    "": pl.String,
+    "ms": pl.Float64,
+    " ": pl.String,
+    "usage": pl.Float64,
+}
 _NS: Final = 1_000_000_000
 NO_ITERATIONS: Final = pl.DataFrame(
     schema={
         "line": pl.Int64,
         "engine": pl.Int32,
-        **dict.fromkeys(("step", *(name for name in ITERATION_WORDS if name != "ms"), "duration_ns"), pl.Int64),
+        **dict.fromkeys(("step", *(name for name in ITERATION_NUMBERS if name != "ms"), "duration_ns"), pl.Int64),
         "is_dummy": pl.Boolean,
         "kv_cache_usage": pl.Float64,
     }
@@ -66,6 +84,7 @@ class Block:
     """The lines of one piece, classified. Rows carry ``line``: the position in the piece, from 0.
 
     ``is_own``: whether a line is a record or uvicorn's, not a foreign one or the continuation of a wrapped record.
+    ``requests``: usual lines about requests (see ``request_lines``).
     ``slow``: lines to be looked at singly; ``glued``: it holds several records; ``followed``: by a line that is not own.
     Of the usual statistics line the numbers are columns already (``prompt`` is null in other rows).
     ``times``: records' instants (ns; of the stamp in year 2024, or of the outer time stamp), where they change.
@@ -79,6 +98,7 @@ class Block:
     access: pl.DataFrame
     iterations: pl.DataFrame
     slow: pl.DataFrame
+    requests: pl.DataFrame
     num_understood: int
 
 
@@ -113,6 +133,7 @@ def classify(piece: bytes, *, outer: bool) -> Block:
     if remaining.text.str.contains(' - "', literal=True).any():
         more, remaining = remaining.split(remaining.text.str.contains(ACCESS_MESSAGE))
         access = pl.concat([access, _access_rows(more)]).sort("line")
+    requests, remaining = _requests(remaining, lines)
     uvicorn = others.line.filter(others.text.str.contains(UVICORN))
     is_own = is_record.scatter(accesses.line, True).scatter(uvicorn, True) if rest.line.len() else is_record
     slow = [_slow_records(remaining, lines, is_own), _frame(others.split(others.text.str.contains(_REST))[0])]
@@ -127,8 +148,15 @@ def classify(piece: bytes, *, outer: bool) -> Block:
         _timed(access, times),
         _timed(iterations, times),
         _timed(rows.with_columns(followed=is_followed.gather(rows["line"])), times),
+        _timed(requests, times),
         int(is_own.sum()),
     )
+
+
+def _requests(records: _Part, lines: Lines) -> tuple[pl.DataFrame, _Part]:
+    """The usual lines about requests, and the other records."""
+    found, chosen = usual_requests(records.line, records.text, lines.text.len(), _begins(records, lines.ends_cr))
+    return found, records.split(chosen)[1] if found.height else records
 
 
 def _begins(records: _Part, ends_cr: pl.Series | None) -> pl.Series | None:
@@ -145,11 +173,18 @@ def _times(part: _Part, *, outer: bool) -> pl.DataFrame:
     if outer:
         known = pl.DataFrame({"line": part.line, "time": _outer_instants(part.text)}).drop_nulls()
         return known.filter(known["time"].ne_missing(known["time"].shift(1)))
-    stamp = part.text.str.extract(_STAMP, 1)
+    stamp = _stamps(part.text)
     changes = stamp.ne_missing(stamp.shift(1))
     # Of a stamp without a year it is 2024, which has every day.
     time = ("2024-" + stamp.filter(changes)).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
     return pl.DataFrame({"line": part.line.filter(changes), "time": time.cast(pl.Int64) * 1000}).drop_nulls()
+
+
+def _stamps(text: pl.Series) -> pl.Series:
+    """The records' stamps. Finding and cutting is several times faster than a capturing group."""
+    start = text.str.find(_LEVEL_STAMP)
+    cut = pl.select(pl.lit(text.cast(pl.Binary)).bin.slice(start, _LEVEL_STAMP_BYTES)).to_series().cast(pl.String)
+    return cut.str.strip_chars_start(_LEVEL_LETTERS).str.slice(0, _STAMP_LETTERS)
 
 
 def has_outer_times(piece: bytes) -> tuple[bool, bool]:
@@ -199,23 +234,36 @@ def _iterations(records: _Part, begins: pl.Series | None) -> tuple[pl.DataFrame,
         return NO_ITERATIONS, records
     halves = found.text.str.splitn("Iteration(", 2).struct
     before, words = halves.field("field_0"), halves.field("field_1")
-    # The expression has checked the shape; cutting at spaces is ten times faster than capturing groups.
-    words_of = words.str.splitn(" ", max(ITERATION_WORDS.values()) + 2).struct
-    field = {name: words_of.field(f"field_{position}") for name, position in ITERATION_WORDS.items()}
-    rest = words_of.field(f"field_{max(ITERATION_WORDS.values()) + 1}")
-    process = before.str.extract(r"EngineCore_(?:DP)?([0-9]{1,9}) pid=", 1)
-    engine = before.str.extract(r"Engine ([0-9]+): $", 1).fill_null(process).fill_null("0")
-    milliseconds = field.pop("ms").cast(pl.Float64, strict=False)
+    if words.str.contains(", encoder", literal=True).any():
+        words = words.str.splitn(", encoder", 2).struct.field("field_0")
+    fields = _numbers(words, _ITERATION_FIELDS)
     columns = {
         "line": found.line,
-        "engine": engine.cast(pl.Int32, strict=False),
-        "step": words_of.field("field_0").str.strip_suffix("):").cast(pl.Int64, strict=False),
-        **{name: value.cast(pl.Int64, strict=False) for name, value in field.items()},
-        "duration_ns": (milliseconds * 1e6).round().cast(pl.Int64, strict=False),
-        "is_dummy": rest.str.contains("(dummy)", literal=True),
-        "kv_cache_usage": rest.str.extract("usage: ([0-9.]+)%", 1).cast(pl.Float64, strict=False) / 100,
+        "engine": _engines(before),
+        "step": fields["step"],
+        **{name: fields[name] for name in ITERATION_NUMBERS if name != "ms"},
+        "duration_ns": (fields["ms"] * 1e6).round().cast(pl.Int64, strict=False),
+        "is_dummy": words.str.contains("(dummy)", literal=True),
+        "kv_cache_usage": fields["usage"] / 100,
     }
     return pl.DataFrame(columns), remaining
+
+
+def _numbers(words: pl.Series, fields: dict[str, Any]) -> pl.DataFrame:
+    """The numbers of lines whose shape an expression has checked: without words and signs each is a row of a CSV."""
+    rows = words.str.join("\n").to_list()[0].encode().translate(_COLON_TO_COMMA, _NO_NUMBER)
+    return pl.read_csv(
+        rows, has_header=False, schema=fields, truncate_ragged_lines=True, missing_columns="insert", ignore_errors=True
+    )
+
+
+def _engines(before: pl.Series) -> pl.Series:
+    """The engine that a message or the process in front of it names, 0 where none does."""
+    if before.str.ends_with(" Engine 000: ").all():
+        return pl.repeat(0, before.len(), dtype=pl.Int32, eager=True)
+    process = before.str.extract(r"EngineCore_(?:DP)?([0-9]{1,9}) pid=", 1)
+    engine = before.str.extract(r"Engine ([0-9]+): $", 1).fill_null(process).fill_null("0")
+    return engine.cast(pl.Int32, strict=False)
 
 
 def _slow_records(records: _Part, lines: Lines, is_own: pl.Series) -> pl.DataFrame:
@@ -242,13 +290,12 @@ def _usual_stats(usual: _Part) -> pl.DataFrame:
     if not usual.line.len():
         return _NO_SLOW
     halves = usual.text.str.splitn("Avg prompt throughput: ", 2).struct
-    words = halves.field("field_1").str.splitn(" ", max(STATS_WORDS.values()) + 2).struct
-    numbers = {name: words.field(f"field_{at}").str.strip_chars("%,\r") for name, at in STATS_WORDS.items()}
+    numbers = _numbers(halves.field("field_1"), _STATS_FIELDS)
     columns = {
-        **{name: value.cast(pl.Float64, strict=False) for name, value in numbers.items()},
+        **{name: numbers[name] for name in STATS_NUMBERS},
         "engine": halves.field("field_0").str.extract("Engine ([0-9]+): $", 1).cast(pl.Int64, strict=False),
-        "stamp": usual.text.str.extract(_STAMP, 1),
-        "place": usual.text.str.extract(rf"{_STAMP}\[?([^ \]]+)\]", 2),
+        "stamp": _stamps(usual.text),
+        "place": halves.field("field_0").str.extract(r"([^ \[]+)\] (?:Engine [0-9]+: )?$", 1),
     }
     return _frame(usual).with_columns(pl.Series(name, value) for name, value in columns.items())
 

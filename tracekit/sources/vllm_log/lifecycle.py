@@ -11,7 +11,7 @@ _RECEIVED: Final = re.compile(r"Received request (\S+?): (?=prompt: |params: |sa
 _DETAILS: Final = re.compile(r"Request (\S+?) details: (?=prompt: )")
 _PARAMS: Final = re.compile(r"(?:, )?(?:sampling )?params: \w+\(")
 _TOKEN_IDS: Final = re.compile(r"(?:, )?prompt[_ ]token[_ ]ids: \[([\d, ]*)\]")
-_FIELD: Final = re.compile(r"\b(max_tokens|n|temperature)=([\d.e-]+|None)")
+_FIELD: Final = re.compile(r"\b(max_tokens|n|temperature)=([\d.e-]+|None)(?=[,)]|$)")
 _BRACKET: Final = re.compile(rf"{_STRING.pattern}|[()\[\]{{}}]", re.DOTALL)
 _ENDS: Final = (
     (re.compile(r"Finished request (\S+?)\.$"), None),

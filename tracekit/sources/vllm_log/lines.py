@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.sources.vllm_log.records import HEAD
 
-PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 12 << 20
 MAX_LINE_BYTES: Final = 32 << 20
 _BACK_LINES: Final = 100
 _MANY_CR: Final = 10_000

@@ -1,9 +1,11 @@
 """Read a vLLM server's log into an observation."""
 
+import gc
 import re
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -12,7 +14,7 @@ from typing import Final, TypeVar
 import polars as pl
 
 from tracekit.errors import InputError
-from tracekit.sources.files import open_bytes
+from tracekit.sources.files import oldest_first, open_bytes
 from tracekit.sources.observation import ClockKind, Material, Observation, Options
 from tracekit.sources.vllm_log import tables
 from tracekit.sources.vllm_log.block import Block, classify, has_outer_times
@@ -62,7 +64,7 @@ def survey(material: Material, options: Options) -> Survey:
     files: list[tuple[int, str]] = []
     kind: _Kind | None = None
     done, total = 0, sum(path.stat().st_size for path in material.files)
-    for path in material.files:
+    for path in oldest_first(material.files):
         name = material.name if len(material.files) == 1 else path.name
         first = reader.num_lines
         files.append((first, name))
@@ -72,11 +74,24 @@ def survey(material: Material, options: Options) -> Survey:
             if start is None:
                 continue
             kind = kind or _kind_of(start)
-            for block in _blocks(chain([start], source), outer=kind.outer):
-                reader.consume(block, reader.num_lines - first)
-                done += block.physical.num_bytes
-                options.progress(f"reading {name}", min(done, total), total)
+            with _collector_off():
+                for block in _blocks(chain([start], source), outer=kind.outer):
+                    reader.consume(block, reader.num_lines - first)
+                    done += block.physical.num_bytes
+                    options.progress(f"reading {name}", min(done, total), total)
     return _surveyed(reader, WhereOf(files or [(0, material.name)]), kind or _Kind(False, False, None), material)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Millions of rows without cycles: walking them again and again takes as long as making them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _surveyed(reader: Reader, where: WhereOf, kind: _Kind, material: Material) -> Survey:

@@ -1,28 +1,36 @@
 """The requests of a log, joined by id over their lines."""
 
 import hashlib
-import re
-from collections.abc import Callable
+import sys
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+import pyarrow as pa
+
+from tracekit.sources.block_hashes import to_lists
 from tracekit.sources.vllm_log.lifecycle import Received, parse_added, parse_end, parse_received, without_suffix
 from tracekit.sources.vllm_log.records import Record
+from tracekit.sources.vllm_log.request_lines import ADDED, RECEIVED, RequestLine
 
 if TYPE_CHECKING:
     from tracekit.sources.vllm_log.reader import Reader
 
+_DIGEST_BYTES: Final = 8
 
-@dataclass
+
+@dataclass(slots=True)
 class Request:
-    """One request; ``line`` is where it first appears."""
+    """One request; ``line`` is where it first appears, ``block_hashes`` its chain of digests."""
 
     line: int
     time: int | None
     source_id: str
     max_tokens: int | None = None
     num_prompt_tokens: int | None = None
-    block_hashes: list[int] | None = None
+    block_hashes: bytes | None = None
     finished: int | None = None
     finished_line: int | None = None
     finish_reason: str | None = None
@@ -67,6 +75,17 @@ class Requests:
             self._end(line, time, request_id, end.reason, end.num_generated_tokens, reader)
         return True
 
+    def take_usual(self, line: int, time: int | None, found: RequestLine, reader: "Reader") -> None:
+        """Take in a usual line, whose fields are known already."""
+        if found.kind == RECEIVED:
+            received = Received(found.request_id, found.max_tokens, None, None, found.token_ids, None, False)
+            self._receive(line, time, received, reader)
+        elif found.kind == ADDED:
+            self._add(line, time, found.request_id)
+            reader.current.has_data = True
+        else:
+            self._end(line, time, found.request_id, None, None, reader)
+
     def _receive(self, line: int, time: int | None, received: Received, reader: "Reader") -> None:
         request = self.open.get(received.request_id)
         if received.is_details:
@@ -92,6 +111,8 @@ class Requests:
 
     def _add(self, line: int, time: int | None, internal_id: str) -> None:
         self.num_added += 1
+        if internal_id in self.open:
+            return
         request_id = without_suffix(internal_id, self.open)
         if request_id not in self.open:
             request = Request(line, time, request_id)
@@ -119,12 +140,28 @@ def _is_whole(message: str) -> bool:
     return "(streaming delta)" in message[:200] or message.startswith("Request ") or " output: " in message
 
 
-def chain_printed_tokens(token_ids: str, block_size: int, key: bytes) -> list[int]:
-    """The same as ``hashing.chain_tokens`` of the numbers in ``1, 2, 3``, without making numbers of them."""
-    chained: list[int] = []
+def chain_printed_tokens(token_ids: str, block_size: int, key: bytes) -> bytes:
+    """The same as ``hashing.chain_tokens`` of the numbers in ``1, 2, 3``, as digests of 8 bytes each, big-endian.
+
+    A log may print hundreds of millions of tokens: bytes take a fifth of the room of a list, and no collector walks them.
+    """
+    digests: list[bytes] = []
     parent = b""
-    blocks = re.findall(rb"(?:[0-9]+,){%d}" % block_size, token_ids.replace(" ", "").encode() + b",")
-    for block in blocks:
-        parent = hashlib.blake2b(parent + b"|" + block[:-1], digest_size=8, key=key).digest()
-        chained.append(int.from_bytes(parent, "big"))
-    return chained
+    numbers = token_ids.replace(" ", "").encode().split(b",")
+    for end in range(block_size, len(numbers) + 1, block_size):
+        block = b",".join(numbers[end - block_size : end])
+        parent = hashlib.blake2b(parent + b"|" + block, digest_size=_DIGEST_BYTES, key=key).digest()
+        digests.append(parent)
+    return b"".join(digests)
+
+
+def hash_lists(digests: Sequence[bytes | None]) -> pl.Series:
+    """Chains of digests as lists of numbers, null where there is none."""
+    flat = array("Q")
+    flat.frombytes(b"".join(chain for chain in digests if chain is not None))
+    if sys.byteorder == "little":
+        flat.byteswap()
+    rows = [row for row, chain in enumerate(digests) if chain is not None]
+    sizes = [len(chain) // _DIGEST_BYTES for chain in digests if chain is not None]
+    numbers = pa.Array.from_buffers(pa.uint64(), len(flat), [None, pa.py_buffer(flat)])
+    return to_lists(pl.Series(pl.from_arrow(numbers)), sizes, rows, len(digests))

@@ -15,14 +15,8 @@ ITERATION: Final = (
 )
 """Index, context requests and tokens, generation requests and tokens, ms, dummy, KV cache usage in percent."""
 
-ITERATION_WORDS: Final = {
-    "context_reqs": 1,
-    "context_tokens": 4,
-    "decode_reqs": 7,
-    "decode_tokens": 10,
-    "ms": 16,
-}
-"""Which of the words behind ``Iteration(I): `` are what, the index being word 0."""
+ITERATION_NUMBERS: Final = ("context_reqs", "context_tokens", "decode_reqs", "decode_tokens", "ms")
+"""The numbers behind ``Iteration(I): ``, in order."""
 
 USUAL_STATS: Final = (
     r"(?:Engine [0-9]{1,9}: )?Avg prompt throughput: [0-9]{1,15}\.[0-9]{1,9} tokens/s, Avg generation throughput: [0-9]{1,15}\.[0-9]{1,9} tokens/s, "
@@ -31,8 +25,8 @@ USUAL_STATS: Final = (
 )
 """The statistics line that most versions print, without optional parts."""
 
-STATS_WORDS: Final = {"prompt": 0, "generation": 5, "running": 8, "waiting": 11, "usage": 17, "hit_rate": 22}
-"""Which of the words behind ``Avg prompt throughput: `` are what."""
+STATS_NUMBERS: Final = ("prompt", "generation", "running", "waiting", "usage", "hit_rate")
+"""The numbers behind ``Avg prompt throughput: ``, in order."""
 
 ITERATION_START: Final = re.compile(r"(?:Engine (\d{1,9}): )?(?=Iteration\()")
 PREEMPTION: Final = re.compile(

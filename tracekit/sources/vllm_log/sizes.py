@@ -24,6 +24,8 @@ _STALL: Final = "No available shared memory broadcast block found"
 _WRAPPED_SIZES: Final = 2
 _SIZE_WORDS: Final = re.compile("KV cache|blocks| took |Maximum concurrency|Free memory on device|total_gpu_memory")
 _SIZE_COLUMNS: Final = 200
+_LEAST: Final = {"kv_cache_tokens", "available_kv_gib", "gpu_total_gib", "num_gpu_blocks"}
+"""Sizes of which every worker prints its own: the engine uses the smallest."""
 
 
 def note_sizes(reader: "Reader", record: Record, line: int, read: _Read) -> bool:
@@ -37,19 +39,14 @@ def note_sizes(reader: "Reader", record: Record, line: int, read: _Read) -> bool
         for name, value in found.items():
             if name != "gpu_total_gib":
                 getattr(printed, name).append(value)
+    for name in _LEAST & found.keys():
+        start.least(name, found[name], line)
     if "kv_cache_tokens" in found:
-        start.least("kv_cache_tokens", found["kv_cache_tokens"], line)
         start.kv_place = start.kv_place or (record.place, line)
     if "max_concurrency" in found:
         start.least("max_concurrency", found["max_concurrency"][1], line)
-    if "available_kv_gib" in found:
-        start.least("available_kv_gib", found["available_kv_gib"], line)
-    if "gpu_total_gib" in found:
-        start.least("gpu_total_gib", found["gpu_total_gib"], line)
     if "model_load" in found:
         start.say([startup.Said("model_load_gib", found["model_load"][0])], line)
-    if "num_gpu_blocks" in found:
-        start.least("num_gpu_blocks", found["num_gpu_blocks"], line)
     if "v0_blocks" in found:
         start.least("num_gpu_blocks", found["v0_blocks"][0], line)
         if found["v0_blocks"][1] is not None:

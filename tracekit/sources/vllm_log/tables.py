@@ -8,7 +8,7 @@ import polars as pl
 from tracekit.schema.parquet import polars_schema
 from tracekit.schema.tables import ENGINE_STATS, EVENTS, REQUESTS
 from tracekit.sources.vllm_log.clock import Calendar
-from tracekit.sources.vllm_log.requests import Request
+from tracekit.sources.vllm_log.requests import Request, hash_lists
 from tracekit.sources.vllm_log.rows import Event, StatsRow
 from tracekit.sources.vllm_log.starts import WhereOf
 
@@ -116,11 +116,10 @@ def requests(rows: Sequence[Request]) -> pl.DataFrame:
             "source_request_id": None if count == 1 else row.source_id,
             "max_tokens": row.max_tokens,
             "num_prompt_tokens": row.num_prompt_tokens,
-            "block_hashes": row.block_hashes,
             "finish_reason": row.finish_reason,
             "num_generated_tokens": row.num_generated_tokens,
         })  # fmt: skip
-    frame = frame_of(made, REQUESTS)
+    frame = frame_of(made, REQUESTS).with_columns(hash_lists([row.block_hashes for row in rows]).alias("block_hashes"))
     return frame.with_columns(tie=pl.int_range(pl.len()).over("time"))
 
 
