@@ -1,7 +1,7 @@
 """tracekit: what did the vLLM scheduler do to my requests, why, and what would have helped?
 
 The library has the verbs of the command line: ``ingest``, ``replay``, ``compare``, ``sql``, ``explain``,
-``capacity``, ``conform``, and ``load``.
+``fit``, ``capacity``, ``conform``, and ``load``.
 Names are resolved on first use, so that ``import tracekit`` costs next to nothing.
 """
 
@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracekit.api import capacity, compare, explain, export_anonymous, ingest, replay, sql
+    from tracekit.api import capacity, compare, explain, export_anonymous, fit, ingest, postmortem, replay, sql
     from tracekit.conform import conform
     from tracekit.errors import ConfigError, InputError, OutputExistsError, TracekitError
     from tracekit.run import Run, load
@@ -24,7 +24,9 @@ _HOMES = {
     "compare": "tracekit.api",
     "sql": "tracekit.api",
     "explain": "tracekit.api",
+    "fit": "tracekit.api",
     "capacity": "tracekit.api",
+    "postmortem": "tracekit.api",
     "export_anonymous": "tracekit.api",
     "conform": "tracekit.conform",
     "load": "tracekit.run",
@@ -46,8 +48,10 @@ __all__ = [
     "conform",
     "explain",
     "export_anonymous",
+    "fit",
     "ingest",
     "load",
+    "postmortem",
     "replay",
     "sql",
 ]

@@ -5,21 +5,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.config import parse_setting
-from tracekit.errors import ConfigError
+from tracekit.errors import ConfigError, OutputExistsError
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode
 from tracekit.replay.replay import replay as _replay
 from tracekit.run import Run, load
 from tracekit.sources.ingest import ingest as _ingest
-from tracekit.step_time.parameters import StepTime, step_time_from_dict, step_time_from_file
+from tracekit.step_time.parameters import StepTime, step_time_from_dict, step_time_from_file, write_step_time
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.capacity import Capacity
+    from tracekit.postmortem import Postmortem
     from tracekit.compare.metrics import Comparison
     from tracekit.compare.run_sql import Parameters
     from tracekit.explain import Story
+    from tracekit.fit.fit import Fit
 
 RunLike = Run | str | Path
 _MEASURED = ("num_gpu_blocks", "kv_cache_tokens", "available_kv_gib")
@@ -67,6 +69,7 @@ def replay(
     *,
     settings: Sequence[str] | Mapping[str, object] = (),
     step_time: StepTime | Mapping[str, Any] | str | Path | None = None,
+    fit: bool = False,
     rules: str | None = None,
     gpu: str | None = None,
     model: str | None = None,
@@ -83,13 +86,20 @@ def replay(
     """Replay a trace or run through the scheduler model; returns the simulated run. See ``tracekit replay``.
 
     ``settings``: ``{"max_num_seqs": 64}`` or ``["max_num_seqs=64"]``. ``step_time``: a file, or an object such as
-    ``{"t0_ms": 20, "per_token_us": 40, "per_seq_us": 25, "frontend_ms": 4}``. Raises ``TracekitError``.
+    ``{"t0_ms": 20, "per_token_us": 40, "per_seq_us": 25, "frontend_ms": 4}``. ``fit``: calibrate it on the trace's own
+    observed latencies first, under its own settings. Raises ``TracekitError``.
     """
     short = [f"{key}={value}" for key, value in (("gpu", gpu), ("model", model)) if value is not None]
+    loaded, device = _run(trace), _step_time(step_time)
+    if fit:
+        if device is not None:
+            msg = "replay: give either a step time or fit, not both"
+            raise ConfigError(msg)
+        device = _fitted(loaded, short, progress, announce)
     run = _replay(
-        _run(trace),
+        loaded,
         settings=[*_settings(settings), *short],
-        step_time=_step_time(step_time),
+        step_time=device,
         rules=rules,
         mode=ArrivalMode(closed_loop, max_concurrency),
         rate=rate,
@@ -101,6 +111,52 @@ def replay(
     if output is not None:
         run.save(output, force=force)
     return run
+
+
+def fit(
+    *runs: RunLike,
+    first: float | None = None,
+    form: str = "auto",
+    settings: Sequence[str] | Mapping[str, object] = (),
+    rules: str | None = None,
+    gpu: str | None = None,
+    model: str | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> "Fit":
+    """Calibrate the step time on observed runs; ``fit(...).step_time`` is what ``replay`` takes. See ``tracekit fit``.
+
+    ``first``: fit on the requests of the first share of the arrivals' span, score the rest apart. ``form``: auto,
+    affine or physical. ``output``: also write the JSON file there. Raises ``TracekitError``.
+    """
+    from tracekit.fit.fit import fit as _fit
+
+    if output is not None and Path(output).exists() and not force:
+        msg = f"{output} exists; --force replaces it"
+        raise OutputExistsError(msg)
+    short = [f"{key}={value}" for key, value in (("gpu", gpu), ("model", model)) if value is not None]
+    found = _fit(
+        [_run(run) for run in runs],
+        first=first,
+        form=form,
+        settings=[*_settings(settings), *short],
+        rules=rules,
+        progress=progress,
+    )
+    if output is not None:
+        write_step_time(found.step_time, Path(output))
+    return found
+
+
+def _fitted(run: Run, settings: Sequence[str], progress: Progress, announce: Callable[[str], None] | None) -> StepTime:
+    """The step time that fits a run's own latencies; ``settings``: its GPU and model, where it does not say."""
+    from tracekit.fit.fit import fit as _fit
+
+    found = _fit([run], settings=settings, progress=progress)
+    if announce is not None:
+        announce(f"note: step time {found.how}: {found.step_time.describe()}")
+    return found.step_time
 
 
 def compare(
@@ -181,6 +237,36 @@ def export_anonymous(run: RunLike, output: str | Path, *, force: bool = False) -
     written = anonymous(_run(run))
     written.save(output, force=force)
     return written
+
+
+def postmortem(
+    run: RunLike,
+    *,
+    settings: Sequence[str] | Mapping[str, object] = (),
+    rules: str | None = None,
+    step_time: StepTime | Mapping[str, Any] | str | Path | None = None,
+    closed_loop: bool = False,
+    max_concurrency: int | None = None,
+    remedies: bool = True,
+    progress: Progress = no_progress,
+    announce: Callable[[str], None] | None = None,
+) -> "Postmortem":
+    """Why it happened and what would have helped: findings, causes, remedies tested by replay.
+
+    Arguments as of ``replay``; ``remedies`` False tests none. See ``tracekit postmortem``. Raises ``TracekitError``.
+    """
+    from tracekit.postmortem import postmortem as _postmortem
+
+    return _postmortem(
+        _run(run),
+        settings=_settings(settings),
+        step_time=_step_time(step_time),
+        rules=rules,
+        mode=ArrivalMode(closed_loop, max_concurrency),
+        remedies=remedies,
+        progress=progress,
+        announce=announce,
+    )
 
 
 def sql(

@@ -21,6 +21,7 @@ from tracekit.cli.output import (
 @click.option("--model", metavar="M", help="Short for --set model=M.")
 @click.option("--rules", metavar="VERSION", help="Decide as this vLLM version does.")
 @click.option("--step-time", metavar="FILE", help="Step time of the device, a JSON file.")
+@click.option("--fit", is_flag=True, help="Calibrate the step time on the trace's own latencies first.")
 @click.option("--closed-loop", is_flag=True, help="A later turn follows its parent in the simulation.")
 @click.option(
     "--max-concurrency", type=click.IntRange(min=1), metavar="N", help="The client keeps at most N in flight."
@@ -52,6 +53,7 @@ def command(
     until: str | None,
     last: str | None,
     *,
+    fit: bool,
     closed_loop: bool,
     force: bool,
     as_json: bool,
@@ -74,6 +76,7 @@ def command(
         observed,
         settings=settings,
         step_time=step_time,
+        fit=fit,
         rules=rules,
         gpu=gpu,
         model=model,
