@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import polars as pl
+
 from tracekit.errors import ConfigError, TracekitError
 from tracekit.postmortem.asking import query_text
 from tracekit.postmortem.findings import Finding, find
@@ -108,6 +110,12 @@ def _base(
         return None, None
 
     def again(more: Sequence[str]) -> Run:
+        replicas = next((int(entry.partition("=")[2]) for entry in more if entry.startswith("replicas=")), 1)
+        if replicas > 1:
+            return one_of(_share_of(run, replicas), more[1:])
+        return one_of(run, more)
+
+    def one_of(run: Run, more: Sequence[str]) -> Run:
         names = {entry.partition("=")[0] for entry in more}
         kept = [entry for entry in settings if entry.partition("=")[0] not in names]
         chosen = None if "vllm_version" in names else rules
@@ -124,6 +132,18 @@ def _base(
     except (ConfigError, TracekitError) as error:
         unknown.append(f"it cannot be replayed, so no remedy is tested: {error}")
         return None, None
+
+
+def _share_of(run: Run, replicas: int) -> Run:
+    """The requests that one of so many replicas gets: every so-many-th session, and every so-many-th lone request."""
+    requests = run.requests
+    if requests["parent_request_id"].null_count() < requests.height and requests["session_id"].null_count():
+        msg = "the turns of a session cannot be told from its session_id, so the load cannot be split"
+        raise ConfigError(msg)
+    session = pl.coalesce("session_id", "request_id").rank("dense") - 1
+    kept = requests.sort("arrival_ns", "request_id").filter(session % replicas == 0)
+    tables = {name: frame for name, frame in run.tables.items() if name not in {"requests", "steps", "preemptions"}}
+    return Run(run.kind, {**tables, "requests": kept}, run.config, run.start_unix_ns, run.info)
 
 
 def _unknown(run: Run, *, knows_all: bool) -> list[str]:

@@ -8,6 +8,7 @@ from tracekit.compare.database import connect
 from tracekit.compare.metrics import compare
 from tracekit.config import NEWEST_VERSION, parse_version
 from tracekit.errors import TracekitError
+from tracekit.model.capacity.memory import default_utilization
 from tracekit.postmortem.asking import Asking
 from tracekit.postmortem.findings import Finding, find
 from tracekit.run import Run
@@ -52,10 +53,12 @@ def candidates(run: Run, kinds: set[str]) -> list[Candidate]:
     value = {name: entry.value for name, entry in run.config.items()}
     found: list[Candidate] = []
     if kinds & {"preemption_storm", "prefix_cache_collapse", "head_of_line_blocking", "inadmissible_request"}:
-        found += _larger_pools(value)
+        found += [*_more_memory(value), *_larger_pools(value)]
     if kinds & {"preemption_storm", "prefix_cache_collapse"}:
         found += _fewer("max_num_seqs", value, "fewer requests at once")
         found += _admission(value)
+    if kinds & {"preemption_storm", "queueing_with_free_kv", "head_of_line_blocking"}:
+        found.append(_replica())
     if kinds & {"queueing_with_free_kv"}:
         found += _more("max_num_seqs", value, "more requests at once")
         found += _more("max_num_batched_tokens", value, "a larger token budget")
@@ -67,6 +70,28 @@ def candidates(run: Run, kinds: set[str]) -> list[Candidate]:
     if kinds & {"inadmissible_request"}:
         found += _more("max_model_len", value, "a longer context")
     return found
+
+
+def _more_memory(value: dict[str, Any]) -> list[Candidate]:
+    """More of the GPU's memory, or more GPUs; both need to know the GPU and the model."""
+    if not {"gpu", "model"} <= set(value):
+        return []
+    version = str(value.get("vllm_version", NEWEST_VERSION))
+    now = float(value.get("gpu_memory_utilization") or default_utilization(version))
+    shares = [share for share in (0.92, 0.94, 0.96) if share > now + 0.005]
+    found = [
+        Candidate((f"gpu_memory_utilization={share}",), f"gpu_memory_utilization={share}", "more of the GPU's memory")
+        for share in shares
+    ]
+    ranks = 2 * int(value.get("tensor_parallel_size") or 1)
+    note = "the pool and the step time with other GPUs are estimates outside of what was measured"
+    setting = f"tensor_parallel_size={ranks}"
+    return [*found, Candidate((setting,), setting, "more GPUs", note)]
+
+
+def _replica() -> Candidate:
+    note = "each of two replicas gets every second session; the figures are of one of them"
+    return Candidate(("replicas=2",), "a second replica", "another replica", note)
 
 
 def _larger_pools(value: dict[str, Any]) -> list[Candidate]:
@@ -126,7 +151,9 @@ def _thresholds(value: dict[str, Any]) -> list[Candidate]:
     budget = int(value.get("max_num_batched_tokens", 0))
     sizes = [size for size in (budget // 4, budget // 8, budget // 16) if size >= 16]  # noqa: PLR2004 - a block
     name = "long_prefill_token_threshold"
-    return [Candidate((f"{name}={size}",), f"{name}={size}", "a limit on long prefills") for size in sizes]
+    return [
+        Candidate((f"{name}={size}",), f"long-prefill threshold {size}", "a limit on long prefills") for size in sizes
+    ]
 
 
 def _newer(value: dict[str, Any]) -> list[Candidate]:
@@ -171,6 +198,8 @@ def remedies_of(finding: Finding, trials: Sequence[Trial]) -> list[Remedy]:
 def _judged(finding: Finding, trial: Trial) -> Remedy:
     effects = {f"{metric}.{stat}": trial.rows.get((metric, stat), {}).get("error") for metric, stat in _EFFECTS}
     values = {f"{metric}.{stat}": trial.rows.get((metric, stat), {}).get("right") for metric, stat in _EFFECTS}
+    if trial.candidate.settings[0].startswith("replicas="):
+        effects["output_tps.total"] = None  # half the load makes half the tokens
     removes = trial.failed is None and finding.kind not in trial.kinds
     return Remedy(trial.candidate, removes, effects, values, trial.failed)
 
