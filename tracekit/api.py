@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.capacity import Capacity
-    from tracekit.postmortem import Postmortem
     from tracekit.compare.metrics import Comparison
     from tracekit.compare.run_sql import Parameters
     from tracekit.explain import Story
     from tracekit.fit.fit import Fit
+    from tracekit.postmortem import Postmortem
 
 RunLike = Run | str | Path
 _MEASURED = ("num_gpu_blocks", "kv_cache_tokens", "available_kv_gib")
