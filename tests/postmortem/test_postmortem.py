@@ -156,3 +156,16 @@ def test_queries_say_what_their_columns_mean(path: Path) -> None:
     text = path.read_text()
     assert text.startswith("-- ")
     assert text.rstrip().splitlines()[-1].startswith(("ORDER BY", "LIMIT"))
+
+
+def test_a_log_alone_is_not_called_healthy() -> None:
+    lines = load(RUN).engine_stats
+    found = postmortem(Run("observed", {"engine_stats": lines}, {}, None, {}))
+    assert not found.is_healthy
+    assert found.is_blind
+    assert "ingest the client" in found.unknown[0]
+
+
+def test_a_setting_that_does_not_exist_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("postmortem", RUN, "--set", "nosuch=1") == 2
+    assert "nosuch" in capsys.readouterr().err

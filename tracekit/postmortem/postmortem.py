@@ -20,6 +20,8 @@ from tracekit.step_time.parameters import StepTime
 
 _NEEDS_STEPS: Final = frozenset({"queueing_with_free_kv", "head_of_line_blocking", "prefill_stall"})
 _KERNEL_FROM: Final = 300
+_ALL_STEPS: Final = 200_000
+"""Larger traces keep a sample of their steps: what is found in steps is then found in the sample."""
 _FROM_CLIENT: Final = frozenset({"client_cap", "log_silence"})
 
 
@@ -38,11 +40,13 @@ class Postmortem:
     outcome: dict[str, Any]
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     num_replays: int = 0
+    is_blind: bool = False
+    """Whether most of what this looks for could not be looked at."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether it was looked at and nothing was found."""
+        return not self.findings and not self.is_blind
 
     def sql(self) -> list[tuple[str, dict[str, Any], str]]:
         """Every query that was asked: its name, its parameters, its text."""
@@ -79,9 +83,14 @@ def postmortem(
         # What clients did and what the log kept quiet about is the observed side's own.
         findings = [f for f in found if f.kind not in _FROM_CLIENT] + [f for f in own if f.kind in _FROM_CLIENT]
         source = "replayed"
-    if before is None and not knows_all:
-        unknown.append("no steps and no preemptions are known, so storms, limits and stalls cannot be told")
-    unknown += _unknown(run, knows_all=knows_all)
+    is_blind = before is None and not knows_all
+    if is_blind:
+        unknown.append(
+            "without requests to replay, steps or preemptions, nothing can be said of storms, limits and stalls: ingest "
+            "the client's table or a trace together with the log"
+        )
+    else:
+        unknown += _unknown(run, knows_all=knows_all)
     listed: list[list[Remedy]] = [[] for _ in findings]
     num_replays = 0
     if remedies and before is not None and replayer is not None and findings:
@@ -91,7 +100,7 @@ def postmortem(
             wanted = {candidate.settings for candidate in candidates(before, {finding.kind})}
             listed[place] = remedies_of(finding, [t for t in trials if t.candidate.settings in wanted])
     judged = before if before is not None else run
-    return Postmortem(run, source, findings, listed, unknown, outcome_of(judged), asked, num_replays)
+    return Postmortem(run, source, findings, listed, unknown, outcome_of(judged), asked, num_replays, is_blind)
 
 
 def _base(
@@ -123,13 +132,15 @@ def _base(
         can = unsupported(settled.resolved.engine, settled.rules, run.requests) is None
         engine = "kernel" if can and run.requests.height >= _KERNEL_FROM else "model"
         return _replay(
-            run, settings=[*kept, *more], step_time=step_time, rules=chosen, mode=mode, engine=engine, steps="all",
+            run, settings=[*kept, *more], step_time=step_time, rules=chosen, mode=mode, engine=engine, steps="all" if run.requests.height <= _ALL_STEPS else None,
             announce=announce,
         )  # fmt: skip
 
     try:
         return again(()), again
-    except (ConfigError, TracekitError) as error:
+    except TracekitError as error:
+        if settings or rules is not None or step_time is not None:
+            raise  # what was asked for cannot be done
         unknown.append(f"it cannot be replayed, so no remedy is tested: {error}")
         return None, None
 

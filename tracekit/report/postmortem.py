@@ -19,6 +19,8 @@ _MOST: Final = 4
 
 def verdict(found: Postmortem) -> str:
     """One sentence."""
+    if found.is_blind and not found.findings:
+        return "cannot tell: the run holds nothing that most findings could be seen in"
     if found.is_healthy:
         return "healthy: nothing of what this looks for was found"
     kinds = list(dict.fromkeys(finding.kind for finding in found.findings))
