@@ -11,7 +11,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracekit.api import capacity, compare, explain, export_anonymous, fit, ingest, postmortem, replay, sql
+    from tracekit.api import (
+        capacity,
+        compare,
+        explain,
+        export_anonymous,
+        export_perfetto,
+        fit,
+        ingest,
+        postmortem,
+        replay,
+        sql,
+    )
     from tracekit.conform import conform
     from tracekit.errors import ConfigError, InputError, OutputExistsError, TracekitError
     from tracekit.run import Run, load
@@ -28,6 +39,7 @@ _HOMES = {
     "capacity": "tracekit.api",
     "postmortem": "tracekit.api",
     "export_anonymous": "tracekit.api",
+    "export_perfetto": "tracekit.api",
     "conform": "tracekit.conform",
     "load": "tracekit.run",
     "Run": "tracekit.run",
@@ -48,6 +60,7 @@ __all__ = [
     "conform",
     "explain",
     "export_anonymous",
+    "export_perfetto",
     "fit",
     "ingest",
     "load",

@@ -239,6 +239,13 @@ def export_anonymous(run: RunLike, output: str | Path, *, force: bool = False) -
     return written
 
 
+def export_perfetto(run: RunLike, output: str | Path, *, force: bool = False) -> int:
+    """Write a run for ui.perfetto.dev; returns the number of events. See ``tracekit export``."""
+    from tracekit.report.perfetto import write_perfetto
+
+    return write_perfetto(_run(run), output, force=force)
+
+
 def postmortem(
     run: RunLike,
     *,
