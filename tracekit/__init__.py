@@ -38,6 +38,7 @@ _HOMES = {
     "fit": "tracekit.api",
     "capacity": "tracekit.api",
     "postmortem": "tracekit.api",
+    "report": "tracekit.api",
     "export_anonymous": "tracekit.api",
     "export_perfetto": "tracekit.api",
     "conform": "tracekit.conform",
@@ -66,6 +67,7 @@ __all__ = [
     "load",
     "postmortem",
     "replay",
+    "report",
     "sql",
 ]
 

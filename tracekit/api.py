@@ -85,12 +85,14 @@ def replay(
 ) -> Run:
     """Replay a trace or run through the scheduler model; returns the simulated run. See ``tracekit replay``.
 
-    ``settings``: ``{"max_num_seqs": 64}`` or ``["max_num_seqs=64"]``. ``step_time``: a file, or an object such as
-    ``{"t0_ms": 20, "per_token_us": 40, "per_seq_us": 25, "frontend_ms": 4}``. ``fit``: calibrate it on the trace's own
-    observed latencies first, under its own settings. Raises ``TracekitError``.
+    ``settings``: ``{"max_num_seqs": 64}`` or ``["max_num_seqs=64"]``. ``step_time``: a file, an object such as
+    ``{"t0_ms": 20, "per_token_us": 40, "per_seq_us": 25, "frontend_ms": 4}``, or ``"aiconfigurator"``: its measured
+    tables. ``fit``: calibrate it on the trace's own observed latencies first, under its own settings. Raises
+    ``TracekitError``.
     """
     short = [f"{key}={value}" for key, value in (("gpu", gpu), ("model", model)) if value is not None]
-    loaded, device = _run(trace), _step_time(step_time)
+    loaded, all_settings = _run(trace), [*_settings(settings), *short]
+    device = _step_time(step_time, loaded, all_settings, rules)
     if fit:
         if device is not None:
             msg = "replay: give either a step time or fit, not both"
@@ -98,7 +100,7 @@ def replay(
         device = _fitted(loaded, short, progress, announce)
     run = _replay(
         loaded,
-        settings=[*_settings(settings), *short],
+        settings=all_settings,
         step_time=device,
         rules=rules,
         mode=ArrivalMode(closed_loop, max_concurrency),
@@ -191,7 +193,8 @@ def explain(
     if (request is None) == (step is None):
         msg = "explain: give either a request or a step"
         raise ConfigError(msg)
-    loaded, given, device = _run(run), _settings(settings), _step_time(step_time)
+    loaded, given = _run(run), _settings(settings)
+    device = _step_time(step_time, loaded, given)
     if request is not None:
         return explain_request(loaded, request, settings=given, step_time=device)
     first, last = step if isinstance(step, tuple) else (step or 0, step or 0)
@@ -239,6 +242,33 @@ def export_anonymous(run: RunLike, output: str | Path, *, force: bool = False) -
     return written
 
 
+def report(
+    *runs: RunLike,
+    output: str | Path,
+    settings: Sequence[str] | Mapping[str, object] = (),
+    step_time: StepTime | Mapping[str, Any] | str | Path | None = None,
+    remedies: bool = True,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> Path:
+    """Write one self-contained HTML page about a run, or about an observed and a simulated one; see ``tracekit report``.
+
+    An observed run alone is replayed where it can be. Raises ``TracekitError``.
+    """
+    from tracekit.report.write import write_report
+
+    loaded, given = [_run(run) for run in runs], _settings(settings)
+    return write_report(
+        loaded,
+        Path(output),
+        settings=given,
+        step_time=_step_time(step_time, loaded[0], given) if loaded else None,
+        remedies=remedies,
+        force=force,
+        progress=progress,
+    )
+
+
 def export_perfetto(run: RunLike, output: str | Path, *, force: bool = False) -> int:
     """Write a run for ui.perfetto.dev; returns the number of events. See ``tracekit export``."""
     from tracekit.report.perfetto import write_perfetto
@@ -264,10 +294,11 @@ def postmortem(
     """
     from tracekit.postmortem import postmortem as _postmortem
 
+    loaded, given = _run(run), _settings(settings)
     return _postmortem(
-        _run(run),
-        settings=_settings(settings),
-        step_time=_step_time(step_time),
+        loaded,
+        settings=given,
+        step_time=_step_time(step_time, loaded, given, rules),
         rules=rules,
         mode=ArrivalMode(closed_loop, max_concurrency),
         remedies=remedies,
@@ -299,9 +330,18 @@ def _settings(settings: Sequence[str] | Mapping[str, object]) -> list[str]:
     return list(settings)
 
 
-def _step_time(given: StepTime | Mapping[str, Any] | str | Path | None) -> StepTime | None:
+def _step_time(
+    given: StepTime | Mapping[str, Any] | str | Path | None, run: Run, settings: Sequence[str], rules: str | None = None
+) -> StepTime | None:
+    """The step time as given; ``aiconfigurator`` is read off that package's tables for what the run is replayed with."""
     if given is None or isinstance(given, StepTime):
         return given
     if isinstance(given, Mapping):
         return step_time_from_dict(given, "given", "step_time")
+    from tracekit.replay.aiconfigurator import NAME, aiconfigurator_step_time
+    from tracekit.replay.settings import settle
+
+    if given == NAME:
+        config = settle(run, settings, None, rules).resolved.config
+        return aiconfigurator_step_time({name: value.value for name, value in config.items()})
     return step_time_from_file(Path(given))

@@ -19,6 +19,7 @@ _COMMANDS = {
     "sql": "DuckDB SQL over the tables of runs",
     "explain": "one request's story, one step's decision",
     "postmortem": "why it happened and what would have helped",
+    "report": "one self-contained HTML page: charts, findings, remedies",
     "capacity": "KV cache size, blocks, maximum concurrency",
     "export": "a run in a form for others: anonymous, to share",
     "conform": "recordings of real vLLM against the model",

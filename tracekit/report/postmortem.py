@@ -7,7 +7,7 @@ from typing import Any, Final
 from tracekit.postmortem import Finding, Postmortem, Remedy
 
 _WIDTH: Final = 80
-_SHOWN: Final = (("ttft_ms.p99", "TTFT99"), ("tpot_ms.p50", "TPOT50"), ("e2e_ms.p99", "E2E99"), ("output_tps.total", "tok/s"))  # fmt: skip
+SHOWN: Final = (("ttft_ms.p99", "TTFT99"), ("tpot_ms.p50", "TPOT50"), ("e2e_ms.p99", "E2E99"), ("output_tps.total", "tok/s"))  # fmt: skip
 _NAMES: Final = {
     "preemption_storm": "preemption storm", "queueing_with_free_kv": "queueing with free KV blocks",
     "head_of_line_blocking": "head-of-line blocking", "prefill_stall": "prefills stall decodes",
@@ -75,6 +75,15 @@ def _finding(number: int, finding: Finding, remedies: list[Remedy], *, verbose: 
     return lines
 
 
+def finding_lines(finding: Finding) -> tuple[str, list[str]]:
+    """A finding's heading, and its sentences."""
+    when = ""
+    if finding.start_s is not None and finding.end_s is not None:
+        when = f", {finding.start_s:.1f} s to {finding.end_s:.1f} s"
+    causes = [f"because {cause}" for cause in finding.causes]
+    return f"{_NAMES[finding.kind]}{when}", [finding.title, *_evidence(finding), *causes]
+
+
 def _evidence(finding: Finding) -> list[str]:
     if finding.kind != "preemption_storm":
         return []
@@ -108,7 +117,7 @@ def _link(link: dict[str, Any]) -> str:
 
 
 def _remedies(remedies: list[Remedy]) -> list[str]:
-    lines = [f"   {'replayed with':30}{'gone?':>6}{'preempt.':>9}" + "".join(f"{label:>8}" for _, label in _SHOWN)]
+    lines = [f"   {'replayed with':30}{'gone?':>6}{'preempt.':>9}" + "".join(f"{label:>8}" for _, label in SHOWN)]
     for remedy in remedies:
         label = remedy.candidate.label + (" *" if remedy.candidate.estimated else "")
         if remedy.failed is not None:
@@ -116,7 +125,7 @@ def _remedies(remedies: list[Remedy]) -> list[str]:
             continue
         preemptions = remedy.values.get("num_preemptions.total")
         count = "-" if preemptions is None else f"{preemptions:,.0f}"
-        effects = "".join(f"{_percent(remedy.effects.get(key)):>8}" for key, _ in _SHOWN)
+        effects = "".join(f"{_percent(remedy.effects.get(key)):>8}" for key, _ in SHOWN)
         lines.append(f"   {label[:29]:30}{'yes' if remedy.removes_it else 'no':>6}{count:>9}{effects}"[:_WIDTH])
     notes = {r.candidate.estimated for r in remedies if r.candidate.estimated and r.failed is None}
     lines += [line for note in sorted(n for n in notes if n) for line in _wrap(f"* {note}", "   ", "     ")]
@@ -193,18 +202,18 @@ def postmortem_markdown(found: Postmortem) -> str:
 
 
 def _table(remedies: Iterable[Remedy]) -> list[str]:
-    lines = ["| replayed with | removes it | preemptions | " + " | ".join(label for _, label in _SHOWN) + " |"]
-    lines.append("|---" * (3 + len(_SHOWN)) + "|")
+    lines = ["| replayed with | removes it | preemptions | " + " | ".join(label for _, label in SHOWN) + " |"]
+    lines.append("|---" * (3 + len(SHOWN)) + "|")
     for remedy in remedies:
         label = _escaped(remedy.candidate.label) + (
             f" ({_escaped(remedy.candidate.estimated)})" if remedy.candidate.estimated else ""
         )
         if remedy.failed is not None:
-            lines.append(f"| {label} | would not start: {_escaped(remedy.failed)} |" + " |" * (1 + len(_SHOWN)))
+            lines.append(f"| {label} | would not start: {_escaped(remedy.failed)} |" + " |" * (1 + len(SHOWN)))
             continue
         count = remedy.values.get("num_preemptions.total")
         cells = [label, "yes" if remedy.removes_it else "no", "-" if count is None else f"{count:,.0f}"]
-        cells += [_percent(remedy.effects.get(key)) for key, _ in _SHOWN]
+        cells += [_percent(remedy.effects.get(key)) for key, _ in SHOWN]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
