@@ -149,7 +149,7 @@ def test_files_say_what_they_were_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "JSON object"), ({"form": "cubic"}, "form affine or physical"), ({"t0_ms": -1}, "t0_ms"), ({}, "take time"),
+        ([], "JSON object"), ({"form": "cubic"}, "form affine, physical or tabulated"), ({"t0_ms": -1}, "t0_ms"), ({}, "take time"),
         ({"t0_ms": 1, "gpu": "H100"}, "unknown key 'gpu'"), ({"form": "physical"}, "names its gpu"),
         ({**LLAMA_ON_H100, "per_token_us": 1}, "unknown key"), ({**LLAMA_ON_H100, "gpu": "H1000"}, "catalogue"),
         ({**LLAMA_ON_H100, "bandwidth_scale": 0}, "bandwidth_scale"), ({**LLAMA_ON_H100, "enforce_eager": 1}, "enforce_eager"),

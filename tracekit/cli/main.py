@@ -78,4 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader of our output has gone (``| head``): that is no error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        say(f"error: {error.filename}: {error.strerror or error}")
+        code = 2
     sys.exit(code if isinstance(code, int) else 0)

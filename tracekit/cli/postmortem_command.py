@@ -11,7 +11,7 @@ from tracekit.cli.output import common_options, json_option, print_json, progres
     "--set", "settings", multiple=True, metavar="K=V", help="As of replay: vLLM's flags, num_gpu_blocks, t0_ms, ..."
 )
 @click.option("--rules", metavar="VERSION", help="Decide as this vLLM version does.")
-@click.option("--step-time", metavar="FILE", help="Step time of the device, a JSON file.")
+@click.option("--step-time", metavar="FILE", help="Step time of the device: a JSON file, or aiconfigurator's tables.")
 @click.option("--closed-loop", is_flag=True, help="A later turn follows its parent in the simulation.")
 @click.option(
     "--max-concurrency", type=click.IntRange(min=1), metavar="N", help="The client keeps at most N in flight."

@@ -20,7 +20,7 @@ from tracekit.cli.output import (
 @click.option("--gpu", metavar="G", help="Short for --set gpu=G.")
 @click.option("--model", metavar="M", help="Short for --set model=M.")
 @click.option("--rules", metavar="VERSION", help="Decide as this vLLM version does.")
-@click.option("--step-time", metavar="FILE", help="Step time of the device, a JSON file.")
+@click.option("--step-time", metavar="FILE", help="Step time of the device: a JSON file, or aiconfigurator's tables.")
 @click.option("--fit", is_flag=True, help="Calibrate the step time on the trace's own latencies first.")
 @click.option("--closed-loop", is_flag=True, help="A later turn follows its parent in the simulation.")
 @click.option(

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from tracekit.step_time.affine import AffineParameters
 from tracekit.step_time.physical import PhysicalParameters, physical_context, physical_of_reqs, physical_of_tokens
+from tracekit.step_time.tabulated import TabulatedParameters, tabulated_of_reqs, tabulated_of_tokens
 
-StepParameters = AffineParameters | PhysicalParameters
+StepParameters = AffineParameters | PhysicalParameters | TabulatedParameters
 
 
 class ContextParameters(NamedTuple):
@@ -43,6 +44,8 @@ def of_tokens(parameters: StepParameters, num_scheduled_tokens: int) -> float:
     """The part of a step that depends on its tokens alone, the constant included, in ns."""
     if isinstance(parameters, AffineParameters):
         return parameters.t0 + parameters.per_token * num_scheduled_tokens
+    if isinstance(parameters, TabulatedParameters):
+        return tabulated_of_tokens(parameters, num_scheduled_tokens)
     return physical_of_tokens(parameters, num_scheduled_tokens)
 
 
@@ -50,6 +53,8 @@ def of_reqs(parameters: StepParameters, num_scheduled_reqs: int) -> float:
     """The part of a step that depends on its number of requests alone, in ns."""
     if isinstance(parameters, AffineParameters):
         return parameters.per_seq * num_scheduled_reqs
+    if isinstance(parameters, TabulatedParameters):
+        return tabulated_of_reqs(parameters, num_scheduled_reqs)
     return physical_of_reqs(parameters, num_scheduled_reqs)
 
 
@@ -57,6 +62,10 @@ def of_context(parameters: StepParameters) -> ContextParameters:
     """The linear rest."""
     if isinstance(parameters, AffineParameters):
         return ContextParameters(parameters.per_context_token, 0.0, 0.0)
+    if isinstance(parameters, TabulatedParameters):
+        return ContextParameters(
+            parameters.per_context_token, parameters.per_attention_pair, parameters.per_prefill_step
+        )
     return ContextParameters(*physical_context(parameters))
 
 

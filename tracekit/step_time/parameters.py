@@ -10,8 +10,10 @@ from tracekit.errors import ConfigError
 from tracekit.step_time.affine import AffineParameters
 from tracekit.step_time.catalogued import PHYSICAL_KEYS, physical_from_dict
 from tracekit.step_time.duration import StepParameters
+from tracekit.step_time.tabulated import TABULATED_KEYS, TabulatedParameters, tabulated_from_dict
 
 _AFFINE_KEYS: Final = {"t0_ms": 1e6, "per_token_us": 1e3, "per_seq_us": 1e3, "per_context_token_us": 1e3}
+_FORMS: Final = {"affine": tuple(_AFFINE_KEYS), "physical": PHYSICAL_KEYS, "tabulated": TABULATED_KEYS}
 _FRONTEND: Final = "frontend_ms"
 _ABOUT: Final = frozenset({"form", "origin", "where", "fit"})
 _LARGEST: Final = 1e7
@@ -26,15 +28,15 @@ class StepTime:
     """A step time, the frontend's constant, and where they come from.
 
     ``frontend_ns``: a request reaches the engine this long after its arrival. ``origin``: given, logged, inferred or
-    default, as for a config value. ``physical``: what physical parameters were made from, as a file gives it. ``fit``:
-    what a calibration saw and how well it did (``tracekit fit``), kept as it is.
+    default, as for a config value. ``described``: what physical or tabulated parameters were made from, as a file gives
+    it. ``fit``: what a calibration saw and how well it did (``tracekit fit``), kept as it is.
     """
 
     parameters: StepParameters
     frontend_ns: int
     origin: str
     where: str
-    physical: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    described: Mapping[str, Any] = field(default_factory=dict, compare=False)
     fit: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def describe(self) -> str:
@@ -46,6 +48,10 @@ class StepTime:
             if p.per_context_token >= _LEAST_SHOWN_NS:
                 parts.append(f"{p.per_context_token / 1e3:.2g} us/context token")
             return " + ".join(parts) + frontend
+        host = f"host {p.t0 / 1e6:.3g} ms + {p.per_seq / 1e3:.3g} us/request"
+        of = f"{self.described.get('model')} on {self.described.get('gpu')}"
+        if isinstance(p, TabulatedParameters):
+            return f"{of}: tables of {self.described.get('source', 'a file')}, {host}{frontend}"
         scales = ", ".join(
             f"{name} x{value:.3g}"
             for name, value in (
@@ -55,8 +61,7 @@ class StepTime:
             )
             if value != 1
         )
-        host = f"host {p.t0 / 1e6:.3g} ms + {p.per_seq / 1e3:.3g} us/request"
-        return f"{self.physical.get('model')} on {self.physical.get('gpu')}: {scales or 'catalogue'}, {host}{frontend}"
+        return f"{of}: {scales or 'catalogue'}, {host}{frontend}"
 
     def to_dict(self) -> dict[str, Any]:
         """The step time as ``run.json`` stores it and ``--step-time`` reads it."""
@@ -70,7 +75,7 @@ class StepTime:
                 "per_context_token_us": p.per_context_token / 1e3,
             }
         else:
-            own = {"form": "physical", **self.physical}
+            own = {"form": "tabulated" if isinstance(p, TabulatedParameters) else "physical", **self.described}
         about = {_FRONTEND: self.frontend_ns / 1e6, "origin": self.origin, "where": self.where}
         return {**own, **about, **({"fit": dict(self.fit)} if self.fit else {})}
 
@@ -94,11 +99,11 @@ def step_time_from_file(path: Path) -> StepTime:
 
 def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
     """Check a JSON object and make a ``StepTime`` of it; raises ``ConfigError``."""
-    if not isinstance(found, Mapping) or found.get("form", "affine") not in {"affine", "physical"}:
-        msg = f"{where}: expected a JSON object of form affine or physical, such as {_EXAMPLE}"
+    if not isinstance(found, Mapping) or found.get("form", "affine") not in _FORMS:
+        msg = f"{where}: expected a JSON object of form affine, physical or tabulated, such as {_EXAMPLE}"
         raise ConfigError(msg)
-    is_physical = found.get("form") == "physical"
-    known = PHYSICAL_KEYS if is_physical else tuple(_AFFINE_KEYS)
+    form = found.get("form", "affine")
+    known = _FORMS[form]
     unknown = sorted(set(found) - set(known) - _ABOUT - {_FRONTEND})
     if unknown:
         msg = f"{where}: unknown key '{unknown[0]}' in a step time; known are {', '.join((*known, _FRONTEND))}"
@@ -108,9 +113,10 @@ def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
         msg = f"{where}: fit must be an object, as tracekit fit writes it"
         raise ConfigError(msg)
     frontend_ns = round(_number(found.get(_FRONTEND, 0), _FRONTEND, where) * 1e6)
-    if is_physical:
-        given = {key: value for key, value in found.items() if key in PHYSICAL_KEYS}
-        return StepTime(physical_from_dict(given, where), frontend_ns, origin, where, given, fit)
+    if form != "affine":
+        given = {key: value for key, value in found.items() if key in known}
+        made = physical_from_dict(given, where) if form == "physical" else tabulated_from_dict(given, where)
+        return StepTime(made, frontend_ns, origin, where, given, fit)
     ns = {key: _number(found.get(key, 0), key, where) * scale for key, scale in _AFFINE_KEYS.items()}
     parameters = AffineParameters(*ns.values())
     if parameters.t0 + parameters.per_token + parameters.per_seq <= 0:
