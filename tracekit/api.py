@@ -248,6 +248,7 @@ def report(
     settings: Sequence[str] | Mapping[str, object] = (),
     step_time: StepTime | Mapping[str, Any] | str | Path | None = None,
     remedies: bool = True,
+    images: Sequence[tuple[str, str | Path]] = (),
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Path:
@@ -264,6 +265,7 @@ def report(
         settings=given,
         step_time=_step_time(step_time, loaded[0], given) if loaded else None,
         remedies=remedies,
+        images=images,
         force=force,
         progress=progress,
     )

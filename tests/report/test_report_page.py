@@ -120,3 +120,21 @@ def test_what_a_log_says_is_shown_and_never_run(storm: Run, tmp_path: Path, page
     assert page.value("document.querySelectorAll('img').length") == 0
     assert page.dialogs == []
     assert page.troubles == [], page.troubles
+
+
+def test_a_chart_becomes_a_picture(storm: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "run"
+    storm.save(saved)
+    png, svg = tmp_path / "t.png", tmp_path / "r.svg"
+    arguments = ["report", str(saved), "-o", str(tmp_path / "r.html"), "--no-remedies"]
+    assert call(*arguments, "--image", "timeline", str(png), "--image", "requests", str(svg)) == 0
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert svg.read_text().startswith("<svg")
+    for name, file, message in (
+        ("nonsense", "x.png", "no chart is named 'nonsense'"),
+        ("ttft", "x.pdf", ".png or .svg"),
+    ):
+        assert call(*arguments, "--force", "--image", name, str(tmp_path / file)) == 2
+        assert message in capsys.readouterr().err
+    assert call(*arguments, "--force", "--image", "ttft", str(png.parent / "none" / "x.png")) == 2
+    assert "no such directory" in capsys.readouterr().err

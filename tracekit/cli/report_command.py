@@ -11,6 +11,8 @@ from tracekit.cli.output import common_options, progress_bar, window_options
 @click.option("--set", "settings", multiple=True, metavar="K=V", help="As of replay, for an observed run alone.")
 @click.option("--step-time", metavar="FILE", help="Step time of the device, a JSON file.")
 @click.option("--no-remedies", is_flag=True, help="Replay nothing to test remedies.")
+@click.option("--image", "images", multiple=True, nargs=2, metavar="CHART F", help="Also draw a chart to F, .png or .svg: "
+              "timeline, ttft, tpot, e2e, limits or requests.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the page if it is there.")
 @window_options
 @common_options
@@ -19,6 +21,7 @@ def command(
     output: str,
     settings: tuple[str, ...],
     step_time: str | None,
+    images: tuple[tuple[str, str], ...],
     since: str | None,
     until: str | None,
     last: str | None,
@@ -40,7 +43,7 @@ def command(
 
     found = [windowed(load(run), since=since, until=until, last=last) for run in runs]
     path = report(
-        *found, output=output, settings=settings, step_time=step_time, remedies=not no_remedies, force=force,
+        *found, output=output, settings=settings, step_time=step_time, remedies=not no_remedies, images=images, force=force,
         progress=progress_bar(quiet=quiet),
     )  # fmt: skip
     if not quiet:

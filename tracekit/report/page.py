@@ -5,12 +5,12 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from itertools import groupby
+from typing import Final
 
 from tracekit.postmortem import Postmortem
 from tracekit.report import charts
 from tracekit.report.postmortem import SHOWN, finding_lines, verdict
-from tracekit.report.series import Series
 
 _STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5c6675; --paper: #ffffff; --panel: #f5f6f8; --line: #dfe3e8; --bad: #c0392b; --good: #2e7d4f; }
@@ -43,42 +43,25 @@ function widen(part, width) {
 }
 for (const holder of document.querySelectorAll('.chart')) {
   const spec = JSON.parse(document.getElementById(holder.dataset.spec).textContent);
-  if (spec.vconcat) widen(spec, Math.max(holder.clientWidth - 75, 150));
+  if (spec.vconcat) widen(spec, Math.max(holder.clientWidth - 80, 150));
   vegaEmbed(holder, spec, { actions: false, renderer: 'svg', ast: true, logLevel: 1, config })
     .then(found => window.reportViews.push(found.view));
 }
 """
-_MEANINGS: Final = {
-    "TTFT": "time to first token: first token - arrival", "TPOT": "time per output token: (last - first token) / (generated - 1)",
-    "E2E": "end to end: last token - arrival",
-}  # fmt: skip
 
 
-def page(title: str, subtitle: str, sides: Sequence[Series], found: Postmortem | None) -> str:
-    """The whole report; ``sides``: observed, simulated, or both; ``found``: the postmortem to put first."""
+def page(title: str, subtitle: str, drawn: Sequence[charts.Drawn], found: Postmortem | None) -> str:
+    """The whole report; ``found``: the postmortem to put first."""
     import vl_convert
 
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     specs: list[str] = []
-    main = sides[-1]
-    storms = [
-        (f.start_s, f.end_s) for f in (found.findings if found else ()) if f.kind == "preemption_storm" and f.start_s is not None and f.end_s is not None
-    ]  # fmt: skip
     body = [f"<h1>{html.escape(title)}</h1>", f'<p class="soft">{html.escape(subtitle)}</p>']
     if found is not None:
         body += _findings(found)
-    body += _part(specs, "Concurrency", charts.timeline(sides, storms),
-                  "Running is the concurrency; waiting is the queue; a preempted request waits again.")  # fmt: skip
-    body.append('<div class="row">')
-    for metric, meaning in _MEANINGS.items():
-        body += _part(specs, metric, charts.latencies(sides, metric), meaning)
-    body.append("</div>")
-    body += _part(specs, f"What a step holds ({main.label})", charts.composition(main),
-                  "Requests in a step: decodes get one token each; extends and prefills compute prompt tokens.")  # fmt: skip
-    body += _part(specs, f"Time by binding limit ({main.label})", charts.bound_by(main),
-                  "Why the head of the waiting queue was not admitted, by device time; none: nobody waited.")  # fmt: skip
-    body += _part(specs, f"Requests in the middle of the preemptions ({main.label})", charts.gantt(main),
-                  "At most 60 requests; red: preempted, its KV blocks given to another.")  # fmt: skip
+    for in_a_row, group in groupby(drawn, lambda one: one.title in charts.LATENCIES):
+        parts = [text for one in group for text in _part(specs, one)]
+        body += ['<div class="row">', *parts, "</div>"] if in_a_row else parts
     blocks = "".join(
         f'<script type="application/json" id="spec-{number}">{spec}</script>' for number, spec in enumerate(specs)
     )
@@ -100,14 +83,12 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _part(specs: list[str], title: str, chart: Any, meaning: str) -> list[str]:  # noqa: ANN401 - an Altair chart
-    if chart is None:
-        return []
+def _part(specs: list[str], one: charts.Drawn) -> list[str]:
     number = len(specs)
-    specs.append(_json_in_script(chart.to_dict()))
+    specs.append(_json_in_script(one.chart.to_dict()))
     return [
-        f"<div><h2>{html.escape(title)}</h2>",
-        f'<p class="soft">{html.escape(meaning)}</p><div class="chart" data-spec="spec-{number}"></div></div>',
+        f"<div><h2>{html.escape(one.title)}</h2>",
+        f'<p class="soft">{html.escape(one.meaning)}</p><div class="chart" data-spec="spec-{number}"></div></div>',
     ]
 
 

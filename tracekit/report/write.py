@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracekit.errors import InputError, OutputExistsError, TracekitError
-from tracekit.postmortem import postmortem
+from tracekit.postmortem import Postmortem, postmortem
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.replay import replay
+from tracekit.report import charts
+from tracekit.report.image import check_image, image
 from tracekit.report.page import page
-from tracekit.report.series import series_of
+from tracekit.report.series import series_of, window_of
 from tracekit.run import Run
 from tracekit.step_time.parameters import StepTime
 
@@ -22,31 +24,59 @@ def write_report(
     settings: Sequence[str] = (),
     step_time: StepTime | None = None,
     remedies: bool = True,
+    images: Sequence[tuple[str, str | Path]] = (),
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Path:
-    """Write the page; an observed run alone is put beside its replay. Raises ``TracekitError``."""
+    """Write the page; an observed run alone is put beside its replay. Raises ``TracekitError``.
+
+    ``images``: names of charts (``charts.NAMES``) and the ``.png`` or ``.svg`` files to draw them to.
+    """
     if not 1 <= len(runs) <= _MOST_RUNS:
         msg = f"a report is about one run or two, found {len(runs)}"
         raise InputError(msg)
-    if path.exists() and not force:
-        msg = f"{path} exists; choose another name or give --force"
-        raise OutputExistsError(msg)
+    pictures = [(name, Path(file)) for name, file in images]
+    for file in (path, *(file for _, file in pictures)):
+        _check_output(file, force=force)
+    for name, file in pictures:
+        check_image(name, file)
     first = runs[0]
     found = postmortem(first, settings=settings, step_time=step_time, remedies=remedies, progress=progress)
-    sides = list(runs)
-    if len(runs) == 1 and first.kind == "observed":
+    sides, alone = list(runs), ""
+    if len(runs) == 1 and first.kind == "observed" and first.requests.height:
         try:
             sides.append(replay(first, settings=settings, step_time=step_time, steps="all"))
-        except TracekitError:
+        except TracekitError as error:
             if settings or step_time is not None:
                 raise
-    series = [series_of(run, label) for run, label in zip(sides, _labels(sides), strict=True)]
-    text = page(first.name, _subtitle(first), series, found)
-    sibling = path.with_name(f".{path.name}.new")
-    sibling.write_text(text, encoding="utf-8")
-    sibling.replace(path)
+            alone = f"; no replay beside it: {error}"
+    window = window_of(sides)
+    series = [series_of(run, label, window) for run, label in zip(sides, _labels(sides), strict=True)]
+    drawn = charts.drawn(series, _storms(found))
+    contents = [(file, image(drawn, name, file)) for name, file in pictures]
+    contents.append((path, page(first.name, _subtitle(first) + alone, drawn, found).encode()))
+    for file, content in contents:
+        sibling = file.with_name(f".{file.name}.new")
+        sibling.write_bytes(content)
+        sibling.replace(file)
     return path
+
+
+def _check_output(file: Path, *, force: bool) -> None:
+    if file.exists() and not force:
+        msg = f"{file} exists; choose another name or give --force"
+        raise OutputExistsError(msg)
+    if not file.absolute().parent.is_dir():
+        msg = f"{file}: no such directory"
+        raise InputError(msg)
+
+
+def _storms(found: Postmortem) -> list[tuple[float, float]]:
+    return [
+        (finding.start_s, finding.end_s)
+        for finding in found.findings
+        if finding.kind == "preemption_storm" and finding.start_s is not None and finding.end_s is not None
+    ]
 
 
 def _labels(sides: Sequence[Run]) -> list[str]:
