@@ -114,7 +114,7 @@ def _findings(found: Postmortem) -> list[str]:
 
 
 def _remedies(found: Postmortem, number: int) -> list[str]:
-    remedies = [remedy for remedy in found.remedies[number] if remedy.failed is None]
+    remedies = found.remedies[number]
     if not remedies:
         return []
     heads = "".join(
@@ -123,14 +123,24 @@ def _remedies(found: Postmortem, number: int) -> list[str]:
     )
     rows = []
     for remedy in remedies:
+        label = html.escape(remedy.candidate.label)
+        if remedy.failed is not None:
+            rows.append(
+                f'<tr><td>{label}</td><td class="no" colspan="{2 + len(SHOWN)}">'
+                f"vLLM would not start: {html.escape(remedy.failed)}</td></tr>"
+            )
+            continue
         count = remedy.values.get("num_preemptions.total")
         cells = ["-" if count is None else f"{count:,.0f}"]
         cells += ["-" if (effect := remedy.effects.get(key)) is None else f"{effect:+.0%}" for key, _ in SHOWN]
-        note = f' title="{html.escape(remedy.candidate.estimated)}"' if remedy.candidate.estimated else ""
         star = " *" if remedy.candidate.estimated else ""
         gone = '<td class="yes">yes</td>' if remedy.removes_it else '<td class="no">no</td>'
         rows.append(
-            f"<tr><td{note}>{html.escape(remedy.candidate.label)}{star}</td>{gone}"
+            f"<tr><td>{label}{star}</td>{gone}"
             + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
         )  # fmt: skip
-    return [f'<div class="scroll"><table><tr>{heads}</tr>{"".join(rows)}</table></div>']
+    notes = sorted({r.candidate.estimated for r in remedies if r.candidate.estimated and r.failed is None})
+    return [
+        f'<div class="scroll"><table><tr>{heads}</tr>{"".join(rows)}</table></div>',
+        *(f'<p class="soft">* {html.escape(note)}</p>' for note in notes),
+    ]

@@ -132,7 +132,8 @@ def read_frame(path: Path) -> pl.DataFrame:
         # Without the file's own metadata, which may be damaged too; polars panics at text that is no UTF-8.
         frame = pl.from_arrow(table.replace_schema_metadata(None))
     except (pa.ArrowException, OSError, ValueError, pl.exceptions.PanicException) as error:
-        msg = f"{path}: cannot be read as Parquet ({type(error).__name__})"
+        hint = "" if path.suffix == ".parquet" else "; a log, a CSV or JSON file first goes through tracekit ingest"
+        msg = f"{path}: cannot be read as Parquet ({type(error).__name__}){hint}"
         raise InputError(msg) from error
     if not isinstance(frame, pl.DataFrame):
         msg = f"{path}: expected a table"
