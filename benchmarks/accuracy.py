@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -37,15 +38,18 @@ GPU_SETTINGS = {
 PYTHON_MS = {"0.11.2": 0.7}
 """What a synchronous engine adds to each step of the device."""
 
+FRONTEND = "the frontend is no constant there, see docs/step-time.md"
+
 
 @dataclass(frozen=True)
 class Line:
-    """One figure of the table: the worst error of its kind, and the goal."""
+    """One figure of the table: the worst error of its kind, the goal, and why it misses where that is known."""
 
     case: str
     figure: str
     worst: float
     goal: float
+    why: str = ""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     for line in lines(data):
         is_missed = line.worst > line.goal
         missed += is_missed
-        print(f"{line.case:60}{line.figure:26}{line.worst:8.2%}{line.goal:7.0%}{'  MISSED' if is_missed else ''}")
+        verdict = "  MISSED" + f": {line.why}" * bool(line.why) if is_missed else ""
+        print(f"{line.case:60}{line.figure:26}{line.worst:8.2%}{line.goal:7.0%}{verdict}")
     return int(missed > 0)
 
 
@@ -83,11 +88,11 @@ def lines(data: Path) -> Iterator[Line]:
     found = tracekit.fit(run)
     yield steps_line("vLLM 0.33.0 iter_details, iteration lines", found, folder, 0.02)
     other = ingest(folder.parent / "steady_a", (*COLUMNS, *HASHES))
-    yield from error_lines("vLLM 0.33.0 iter_details, predicts steady_a", replayed(other, found), 0.03)
+    yield from error_lines("vLLM 0.33.0 iter_details, predicts steady_a", replayed(other, found), 0.03, why=FRONTEND)
     first = tracekit.fit(run, first=0.5)
     yield steps_line("vLLM 0.33.0 iter_details, first 50 %", first, folder, 0.02)
     assert first.held_out is not None
-    yield from error_lines("vLLM 0.33.0 iter_details, first 50 %, rest", first.held_out, 0.03)
+    yield from error_lines("vLLM 0.33.0 iter_details, first 50 %, rest", first.held_out, 0.03, why=FRONTEND)
     yield from gpu_lines(data / "traces" / "llmservingsim-rtxpro6000-llama8b")
 
 
@@ -98,6 +103,9 @@ def gpu_lines(folder: Path) -> Iterator[Line]:
     assert found.held_out is not None
     yield from error_lines("RTX PRO 6000 Llama-8B, first 25 %, rest", found.held_out, 0.03)
     yield from error_lines("RTX PRO 6000 Llama-8B, catalogue only", replayed(run), 0.15, 0.15)
+    if find_spec("aiconfigurator_core") is not None:
+        tables = errors_between(run, tracekit.replay(run, step_time="aiconfigurator"))
+        yield from error_lines("RTX PRO 6000 Llama-8B, aiconfigurator's tables", tables, 0.15, 0.15)
 
 
 def ingest(folder: Path, columns: Sequence[str]) -> Run:
@@ -124,11 +132,12 @@ def steps_line(case: str, fitted: Fit, folder: Path, goal: float) -> Line:
     return Line(case, "step time, median", median(errors), goal)
 
 
-def error_lines(case: str, errors: Errors, goal: float, ttft_goal: float = 0.05) -> Iterator[Line]:
-    """The worst of mean, p50, p90, p99, by metric."""
+def error_lines(case: str, errors: Errors, goal: float, ttft_goal: float = 0.05, why: str = "") -> Iterator[Line]:
+    """The worst of mean, p50, p90, p99, by metric; ``why``: what TTFT's misses come from."""
     for metric in METRICS:
         known = [abs(error) for (name, _), error in errors.errors.items() if name == metric and error is not None]
-        yield Line(case, f"{metric} mean..p99", max(known), ttft_goal if metric == "ttft_ms" else goal)
+        is_ttft = metric == "ttft_ms"
+        yield Line(case, f"{metric} mean..p99", max(known), ttft_goal if is_ttft else goal, why if is_ttft else "")
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def test_it_agrees_with_the_catalogue_on_dense_models(gpu: str, model: str, tens
 
 @needs_package
 def test_experts_and_latent_attention_are_read_off_too() -> None:
-    for model, gpu in (("Qwen3-30B-A3B", "H100"), ("DeepSeek-V3", "H200")):
-        found = aiconfigurator_step_time({**CONFIG, "model": model, "gpu": gpu, "tensor_parallel_size": 8})
+    for model, gpu, tp in (("Qwen3-30B-A3B", "H100", 8), ("DeepSeek-V3", "H200", 8), ("gpt-oss-120b", "B200", 1)):
+        found = aiconfigurator_step_time({**CONFIG, "model": model, "gpu": gpu, "tensor_parallel_size": tp})
         clock = StepClock(found.parameters)
         times = [clock.duration_ns(n, n, 1000 * n, 0) for n in (1, 16, 64, 256)]
         assert times == sorted(times)
@@ -87,6 +87,7 @@ def test_model_and_kernel_replay_with_the_same_tables(tmp_path: Path) -> None:
     [
         ({"gpu": "L4"}, "no tables for L4; there are some for A100-80-SXM"),
         ({"model": "Mistral-7B"}, "no tables for Mistral-7B"),
+        ({"model": "Mixtral-8x7B"}, "no tables for Mixtral-8x7B"),
         ({"model": "Qwen3-8B", "quantization": "awq"}, "has weights of"),
         ({"gpu": None}, "needs the GPU and the model"),
         ({"gpu": "A100-80-SXM", "model": "Llama-3.1-8B", "quantization": "fp8"}, "says nothing of"),

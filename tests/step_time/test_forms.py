@@ -205,3 +205,15 @@ def test_steps_beyond_the_coverage_are_named() -> None:
     assert found is not None
     assert "64 requests in a step (fitted up to 32)" in found
     assert beyond({}, {"num_scheduled_reqs": 64}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("gpt-oss-120b", 36), ("Mixtral-8x7B", 32), ("Llama-4-Scout-17B-16E", 48), ("MiniMax-M2.5", 62), ("Qwen3-30B-A3B", 48)],
+)  # fmt: skip
+def test_experts_are_read_as_such_however_a_model_names_their_width(name: str, layers: int) -> None:
+    experts = [gemm for gemm in physical("H200", name).gemms if gemm.num_experts]
+    assert [gemm.times for gemm in experts] == [pytest.approx(layers, rel=0.02)] * 2
+    p = physical("H200", name)
+    # One token touches few of the experts' weights, 64 tokens many.
+    assert physical_of_tokens(p, 64) > 1.3 * physical_of_tokens(p, 1)

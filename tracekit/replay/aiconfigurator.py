@@ -121,14 +121,16 @@ def _package() -> tuple[str, Path]:
 
 def _covered_model(folder: Path, name: str, bits: float) -> tuple[str, str | None]:
     """The package's name of a model with weights of so many bits, and the quantisation to ask for; never a download."""
+    from aiconfigurator_core.sdk.common import DefaultHFModels
+
     known: dict[float, str] = {}
     others = set()
     for path in sorted(
         (folder / "model_configs").glob("*--*_config.json"), key=lambda path: (len(path.name), path.name)
     ):
         theirs = path.name.removesuffix("_config.json").replace("--", "/")
-        if theirs.endswith("_hf_quant"):
-            continue
+        if theirs not in DefaultHFModels:
+            continue  # a second file of a model, or one that the package would fetch from the net all the same
         try:
             match = find_model(theirs)
         except ConfigError:
@@ -180,6 +182,8 @@ def _sample(engine: Any, padding: Sequence[int], most_tokens: int, most_context:
     held = np.outer(counts, contexts).astype(np.float64)
     per_context, free = _shared_slope(held, decodes)
     reqs = [(n, float(own - at[n])) for n, own in zip(counts, free, strict=True)]
+    # Beyond the last count a table goes on as it ended: level, not down.
+    reqs.append((2 * counts[-1], reqs[-1][1]))
     modelled = free[:, None] + per_context * held
     decode_error = float(np.median(np.abs(modelled / decodes - 1)))
     rows = [

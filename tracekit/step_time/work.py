@@ -133,8 +133,8 @@ def _gemms(model: ModelShape, deployment: Deployment) -> tuple[Gemm, ...]:
     attention = hidden * (query + 2 * model.num_kv_heads * model.head_size) + query * hidden
     found = [_gemm(plain, hidden, (query + pair) / tp, bits), _gemm(plain, query / tp, hidden, bits)] if plain else []
     others = float(model.num_parameters - model.num_embedding_parameters - plain * attention)
-    if model.num_experts > model.num_experts_per_token and model.moe_intermediate_size:
-        expert = 3 * hidden * model.moe_intermediate_size
+    if model.num_experts > model.num_experts_per_token and _expert_width(model):
+        expert = 3 * hidden * _expert_width(model)
         unused = model.num_parameters - (model.num_active_parameters or model.num_parameters)
         sparse = unused / ((model.num_experts - model.num_experts_per_token) * expert)
         others -= sparse * model.num_experts * expert
@@ -149,8 +149,13 @@ def _gemms(model: ModelShape, deployment: Deployment) -> tuple[Gemm, ...]:
     return tuple(found)
 
 
+def _expert_width(model: ModelShape) -> int:
+    """An expert's width; Mixtral, gpt-oss and others say it as ``intermediate_size``."""
+    return model.moe_intermediate_size or model.intermediate_size
+
+
 def _expert_gemms(model: ModelShape, layers: float, deployment: Deployment) -> list[Gemm]:
-    hidden, width = model.hidden_size, model.moe_intermediate_size / deployment.tensor_parallel_size
+    hidden, width = model.hidden_size, _expert_width(model) / deployment.tensor_parallel_size
     found = []
     for inputs, outputs in ((hidden, 2 * width), (width, hidden)):
         one = _gemm(layers, inputs, outputs, deployment.weight_bits)
