@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tracekit.config import ConfigValue, Scalar, model_name, parse_setting, parse_version, setting_value
@@ -37,6 +39,14 @@ def test_bad_settings_say_what_is_wrong(text: str, message: str) -> None:
 def test_a_model_path_keeps_no_home() -> None:
     assert model_name("/home/jane/models/Llama-3.1-8B/") == "Llama-3.1-8B"
     assert model_name("meta-llama/Llama-3.1-8B") == "meta-llama/Llama-3.1-8B"
+
+
+def test_a_config_file_given_as_the_model_keeps_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    for given in (path, tmp_path):
+        assert parse_setting(f"model={given}")[1].value == str(given)
+    assert setting_value("model", str(path), "logged", "server.log:1").value == "config.json"
 
 
 @pytest.mark.parametrize(

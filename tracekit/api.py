@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.config import parse_setting
-from tracekit.errors import ConfigError, OutputExistsError
+from tracekit.errors import ConfigError, OutputExistsError, TracekitError
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode
 from tracekit.replay.replay import replay as _replay
@@ -157,8 +157,41 @@ def _fitted(run: Run, settings: Sequence[str], progress: Progress, announce: Cal
 
     found = _fit([run], settings=settings, progress=progress)
     if announce is not None:
-        announce(f"note: step time {found.how}: {found.step_time.describe()}")
+        error = found.in_sample.largest()
+        worst = f"; largest error in sample {error:.1%}" if error is not None else ""
+        announce(f"note: step time {found.how}: {found.step_time.describe()}{worst}")
     return found.step_time
+
+
+def _calibrated(
+    run: Run,
+    settings: Sequence[str],
+    rules: str | None,
+    progress: Progress,
+    announce: Callable[[str], None] | None,
+) -> StepTime | None:
+    """A step time fitted on the run's own latencies where nothing else is known of the device; null where something is.
+
+    Findings in a replay are worth what its clock is worth: a note says which one it is.
+    """
+    from tracekit.replay.settings import settle
+
+    if run.kind != "observed" or not run.requests.height:
+        return None
+    try:
+        if settle(run, settings, None, rules).step_time.origin != "default":
+            return None
+        # What the run says itself it was recorded under; a changed limit is a question, not the recording.
+        logged = {name for name, value in run.config.items() if value.origin != "default"}
+        missing = [entry for entry in settings if parse_setting(entry)[0] not in logged]
+        return _fitted(run, missing, progress, announce)
+    except TracekitError as error:
+        if announce is not None:
+            announce(
+                "note: the step time of the device is not known and cannot be fitted on this run "
+                f"({error}): times and preemptions of the replay may be far off; give --step-time or --gpu and --model"
+            )
+        return None
 
 
 def compare(
@@ -251,6 +284,7 @@ def report(
     images: Sequence[tuple[str, str | Path]] = (),
     force: bool = False,
     progress: Progress = no_progress,
+    announce: Callable[[str], None] | None = None,
 ) -> Path:
     """Write one self-contained HTML page about a run, or about an observed and a simulated one; see ``tracekit report``.
 
@@ -259,11 +293,14 @@ def report(
     from tracekit.report.write import write_report
 
     loaded, given = [_run(run) for run in runs], _settings(settings)
+    device = _step_time(step_time, loaded[0], given) if loaded else None
+    if device is None and len(loaded) == 1:
+        device = _calibrated(loaded[0], given, None, progress, announce)
     return write_report(
         loaded,
         Path(output),
         settings=given,
-        step_time=_step_time(step_time, loaded[0], given) if loaded else None,
+        step_time=device,
         remedies=remedies,
         images=images,
         force=force,
@@ -297,10 +334,13 @@ def postmortem(
     from tracekit.postmortem import postmortem as _postmortem
 
     loaded, given = _run(run), _settings(settings)
+    device = _step_time(step_time, loaded, given, rules)
+    if device is None:
+        device = _calibrated(loaded, given, rules, progress, announce)
     return _postmortem(
         loaded,
         settings=given,
-        step_time=_step_time(step_time, loaded, given, rules),
+        step_time=device,
         rules=rules,
         mode=ArrivalMode(closed_loop, max_concurrency),
         remedies=remedies,

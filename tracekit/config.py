@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from tracekit.errors import ConfigError
@@ -139,6 +140,8 @@ def setting_value(name: str, raw: Scalar, origin: Origin, where: str | None) -> 
         msg = f"{where or 'config'}: unknown key '{name}'{hint}"
         raise ConfigError(msg)
     value = _convert(setting, raw, where or "config")
+    if name == "model" and origin == "given" and _is_config_file(str(raw).strip()):
+        value = str(raw).strip()
     if setting.minimum is not None and not isinstance(value, str) and value < setting.minimum:
         msg = f"{where or 'config'}: {name} must be at least {setting.minimum:g}, found {value}"
         raise ConfigError(msg)
@@ -147,6 +150,14 @@ def setting_value(name: str, raw: Scalar, origin: Origin, where: str | None) -> 
         msg = f"{where or 'config'}: {name} must be at most {maximum:,.10g}"
         raise ConfigError(msg)
     return ConfigValue(value, origin, where)
+
+
+def _is_config_file(text: str) -> bool:
+    """Whether the user points at a model's own ``config.json``, or at a directory with one, which is then read."""
+    try:
+        return (Path(text) if text.endswith(".json") else Path(text) / "config.json").is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _convert(setting: Setting, raw: Scalar, where: str) -> Scalar:

@@ -205,7 +205,7 @@ def _load_directory(source: Path) -> Run:
     except FileNotFoundError:
         msg = f"{source}: not a run, it has no {RUN_FILE}; make one with: tracekit ingest SOURCE... -o RUN"
         raise InputError(msg) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{source / RUN_FILE}: expected JSON ({type(error).__name__})"
         raise InputError(msg) from error
     run = _from_json(found, str(source / RUN_FILE))

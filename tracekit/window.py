@@ -19,7 +19,8 @@ def windowed(run: Run, *, since: str | None = None, until: str | None = None, la
 
     ``since``, ``until``: an offset (``90s``, ``5m``, ``1h30m``, plain seconds) or a wall-clock time (ISO, UTC unless
     it names a zone), the latter only where the run knows its start. ``last``: a span before the run's end. The time
-    axis stays. Raises ``ConfigError`` for text that is neither.
+    axis stays. Histograms are cut as ``histograms_between`` says. Raises ``ConfigError`` for text that is neither and
+    for a span in which nothing happened.
     """
     if since is None and until is None and last is None:
         return run
@@ -31,15 +32,46 @@ def windowed(run: Run, *, since: str | None = None, until: str | None = None, la
     tables = {}
     for name in _names(run):
         frame, column = run.table(name), _INSTANTS.get(name, "time_ns")
+        if name == "distributions":
+            frame = histograms_between(frame, low, high)
         if column is not None:
             if low is not None:
                 frame = frame.filter(pl.col(column).is_null() | (pl.col(column) >= low))
             if high is not None:
                 frame = frame.filter(pl.col(column).is_null() | (pl.col(column) < high))
         tables[name] = frame
+    if not any(frame.height for frame in tables.values()) and any(run.table(name).height for name in tables):
+        end = max((m for name in tables if (m := _last(run, name)) is not None), default=0)
+        msg = f"{run.name}: nothing happened in that span of time; the run ends at {end / 1e9:.1f} s"
+        raise ConfigError(msg)
     cut = Run(run.kind, tables, dict(run.config), run.start_unix_ns, dict(run.info), None)
     cut.label = run.name
     return cut
+
+
+def histograms_between(frame: pl.DataFrame, low: int | None, high: int | None) -> pl.DataFrame:
+    """Rows of ``distributions`` for what happened between two instants, ns; null is the run's own start or end.
+
+    Cumulative histograms: the newest reading before ``high`` less the newest one at or before ``low``, by metric and
+    engine. Where there is no reading at or before ``low``, where the counters started again in between, and where
+    readings have no time (those of a whole run), the histogram cannot be cut and is left out.
+    """
+    if low is None and high is None:
+        return frame
+    timed = frame.filter(pl.col("time_ns").is_not_null())
+    if high is not None:
+        timed = timed.filter(pl.col("time_ns") < high)
+    newest = pl.col("time_ns") == pl.col("time_ns").max().over("metric", "engine")
+    end = timed.filter(newest)
+    if low is None or not end.height:
+        return end
+    start = timed.filter(pl.col("time_ns") <= low).filter(newest)
+    key = ["metric", "engine", "bucket_low", "bucket_high"]
+    before = start.select(*key, pl.col("count").alias("_before"), pl.col("time_ns").alias("_start"))
+    both = end.join(before, on=key, how="inner", nulls_equal=True)
+    is_later = (pl.col("time_ns") > pl.col("_start")) & ((pl.col("count") >= pl.col("_before")).all())
+    kept = both.filter(is_later.over("metric", "engine"))
+    return kept.with_columns(count=pl.col("count") - pl.col("_before")).select(frame.columns)
 
 
 def _names(run: Run) -> list[str]:

@@ -97,3 +97,33 @@ def test_a_config_that_cannot_be_used_is_an_error(tmp_path: Path, text: str, sai
     path.write_text(text)
     with pytest.raises(InputError, match=said):
         find_model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 0}, "num_hidden_layers in config.json must be .* found 0"),
+        ({"num_hidden_layers": 10**6}, "from 1 to 10,000"),
+        ({"num_hidden_layers": "4"}, "num_hidden_layers in config.json must be an integer"),
+        ({"hidden_size": -1}, "hidden_size in config.json"),
+        ({"num_key_value_heads": 1.5}, "num_key_value_heads in config.json"),
+        ({"num_attention_heads": None}, "num_attention_heads"),
+        ({"vocab_size": 10**30}, r"vocab_size .* found 1000"),
+        ({"head_dim": [64]}, "head_dim in config.json"),
+        ({"text_config": "llama"}, "text_config in config.json must be an object"),
+        ({"quantization_config": "awq"}, "quantization_config in config.json must be an object"),
+        ({"layer_types": "full_attention"}, "layer_types in config.json must be a list"),
+        ({"layer_types": ["full_attention"]}, "names 1 layers, num_hidden_layers is 4"),
+        ({"hybrid_override_pattern": "M*Q-"}, "layers of unknown kinds: Q"),
+    ],
+)
+def test_a_config_that_describes_no_model_says_which_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        shape_of(**changes)
+
+
+def test_a_config_nested_too_deep_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(InputError, match=r"expected a model's config\.json"):
+        find_model(str(path))

@@ -11,7 +11,7 @@ import pytest
 import tracekit
 from tests.postmortem.incidents import INCIDENTS, healthy, preemption_storm, queueing_with_free_kv
 from tests.test_cli import call
-from tests.test_storm import SAMPLE
+from tests.test_storm import SAMPLE, ingest
 from tracekit.postmortem import KINDS, Postmortem, find, postmortem
 from tracekit.postmortem.asking import query_text
 from tracekit.run import Run, load
@@ -169,3 +169,21 @@ def test_a_log_alone_is_not_called_healthy() -> None:
 def test_a_setting_that_does_not_exist_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("postmortem", RUN, "--set", "nosuch=1") == 2
     assert "nosuch" in capsys.readouterr().err
+
+
+def test_an_unknown_device_is_fitted_on_the_run_itself() -> None:
+    run = ingest(SAMPLE)
+    said: list[str] = []
+    found = tracekit.postmortem(run, remedies=False, announce=said.append)
+    assert any("note: step time" in line and "largest error in sample" in line for line in said)
+    recorded = run.engine_stats["num_preemptions"].max()
+    storms = [finding for finding in found.findings if finding.kind == "preemption_storm"]
+    assert sum(finding.evidence["num_preemptions"] for finding in storms) == pytest.approx(recorded, rel=0.05)
+
+
+def test_a_device_that_cannot_be_fitted_is_said_to_be_unknown() -> None:
+    run = ingest(SAMPLE)
+    untimed = run.requests.select("request_id", "arrival_ns", "num_prompt_tokens", "num_generated_tokens", "max_tokens")
+    said: list[str] = []
+    tracekit.postmortem(Run("observed", {"requests": untimed}, dict(run.config)), remedies=False, announce=said.append)
+    assert any("cannot be fitted on this run" in line and "--step-time" in line for line in said)

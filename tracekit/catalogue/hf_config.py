@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tracekit.catalogue.config_check import check_config
 from tracekit.catalogue.models import (
     BOTH,
     CHUNKED,
@@ -32,8 +33,23 @@ _SLIDES_ALWAYS: Final = frozenset({"mistral", "phi3", "ministral"})
 
 def shape_from_config(config: Mapping[str, Any], name: str, source: str) -> ModelShape:
     """The shape of a model; raises ``InputError`` for a config that lacks what is needed or is of an unknown kind."""
+    try:
+        return _shape(config, name, source)
+    except InputError:
+        raise
+    except KeyError as error:
+        msg = f"{name}: config.json has no {error.args[0]}, which a model of this kind needs"
+        raise InputError(msg) from error
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+        msg = f"{name}: config.json does not describe a model: {error}"
+        raise InputError(msg) from error
+
+
+def _shape(config: Mapping[str, Any], name: str, source: str) -> ModelShape:
+    check_config(config, name)
     inner = config.get("text_config") or config.get("language_config") or config
     text = {**inner, "tie_word_embeddings": inner.get("tie_word_embeddings", config.get("tie_word_embeddings", False))}
+    check_config(text, name)
     kind = str(text.get("model_type") or config.get("model_type") or "")
     if {kind, config.get("model_type")} & _UNKNOWN:
         msg = f"{name}: the cache of {kind} models is not known"
@@ -84,6 +100,11 @@ def _first(text: Mapping[str, Any], *keys: str) -> int:
 def _layers(text: Mapping[str, Any], kind: str) -> str:  # noqa: PLR0911 - one branch a family
     count = int(text["num_hidden_layers"])
     if text.get("hybrid_override_pattern"):
+        if strange := set(text["hybrid_override_pattern"]) - set(_PATTERN):
+            msg = (
+                f"hybrid_override_pattern in config.json has layers of unknown kinds: {', '.join(sorted(strange))[:40]}"
+            )
+            raise InputError(msg)
         return "".join(_PATTERN[letter] for letter in text["hybrid_override_pattern"])
     if text.get("linear_attn_config"):
         states = set(text["linear_attn_config"]["kda_layers"])

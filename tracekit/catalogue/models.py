@@ -165,7 +165,7 @@ def _match(shape: ModelShape, name: str, quantization: str | None, note: str | N
 def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{path}: expected a model's config.json"
         raise InputError(msg) from error
     if not isinstance(found, dict):

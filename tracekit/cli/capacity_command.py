@@ -36,7 +36,7 @@ def command(
 
     \b
     tracekit capacity --model Llama-3.1-8B --gpu H100 --set max_model_len=32768
-    tracekit capacity --from incident --set gpu_memory_utilization=0.95
+    tracekit capacity --from incident --gpu H100 --set gpu_memory_utilization=0.95
 
     From a run, its measured memory is moved by what changes; else it is an estimate, with a band.
     """

@@ -2,7 +2,7 @@
 
 import click
 
-from tracekit.cli.output import common_options, progress_bar, window_options
+from tracekit.cli.output import common_options, progress_bar, say, window_options
 
 
 @click.command("report", short_help="one self-contained HTML page")
@@ -44,7 +44,7 @@ def command(
     found = [windowed(load(run), since=since, until=until, last=last) for run in runs]
     path = report(
         *found, output=output, settings=settings, step_time=step_time, remedies=not no_remedies, images=images, force=force,
-        progress=progress_bar(quiet=quiet),
+        progress=progress_bar(quiet=quiet), announce=None if quiet else say,
     )  # fmt: skip
     if not quiet:
         click.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, opens in any browser")

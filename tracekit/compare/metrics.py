@@ -16,6 +16,7 @@ from tracekit.compare.database import connect, view_sql
 from tracekit.compare.queries import named_query
 from tracekit.errors import InputError
 from tracekit.run import Run
+from tracekit.window import histograms_between
 
 if TYPE_CHECKING:
     import duckdb
@@ -129,6 +130,11 @@ def compare(
         raise InputError(msg)
     sampled, other = _sampled_first(left, right)
     from_ns = _cut(sampled, other, skip_first) if skip_first else None
+    if from_ns is not None:
+        is_same, first = right is left, sampled is left
+        left = _cut_histograms(left, from_ns)
+        right = left if is_same else _cut_histograms(right, from_ns)
+        sampled, other = (left, right) if first else (right, left)
     left_rows, left_values = _side(left, from_ns, objectives)
     right_rows, right_values = (left_rows, left_values) if right is left else _side(right, from_ns, objectives)
     with connect({"observed": sampled, "simulated": other}, locked=False) as connection:
@@ -186,6 +192,16 @@ def _cut(sampled: Run, other: Run, share: float) -> int | None:
         if span["first_ns"] is not None:
             return int(span["first_ns"] + share * (span["last_ns"] - span["first_ns"]))
     return None
+
+
+def _cut_histograms(run: Run, from_ns: int) -> Run:
+    """The run with what its histograms counted from an instant on: a part is never compared with a whole."""
+    if not run.has("distributions"):
+        return run
+    tables = {**run.tables, "distributions": histograms_between(run.table("distributions"), from_ns, None)}
+    cut = replace(run, tables=tables)
+    cut.label = run.name
+    return cut
 
 
 def _side(

@@ -35,6 +35,10 @@ class Errors:
     num_requests: int
     errors: Mapping[tuple[str, str], float | None]
 
+    def largest(self) -> float | None:
+        """The largest of them, without its sign; null when none is known."""
+        return max((abs(error) for error in self.errors.values() if error is not None), default=None)
+
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON."""
         by_name = {f"{metric}.{stat}": error for (metric, stat), error in self.errors.items()}

@@ -146,7 +146,7 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
     try:
         raw = (pq.read_metadata(path).metadata or {}).get(b"tracekit.run")
         found = json.loads(raw) if raw else None
-    except (pa.ArrowException, OSError, ValueError):
+    except (pa.ArrowException, OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -91,7 +91,7 @@ def step_time_from_file(path: Path) -> StepTime:
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror or type(error).__name__})"
         raise ConfigError(msg) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{path}: expected a JSON object such as {_EXAMPLE}"
         raise ConfigError(msg) from error
     return step_time_from_dict(found, "given", str(path))

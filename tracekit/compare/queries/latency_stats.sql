@@ -4,7 +4,7 @@
 -- distributions (see the view histograms): a percentile interpolated linearly within its bucket, the mean
 -- of the buckets' middles. A bucket without an upper edge counts as its lower edge.
 --
--- $from_ns = null: leave out requests that arrived before this instant (histograms cannot be cut)
+-- $from_ns = null: leave out requests that arrived before this instant (histograms are taken as they are)
 --
 -- metric   ttft_ms, tpot_ms, itl_ms, e2e_ms or queue_ms
 -- stat     mean, p50, p90, p95 or p99

@@ -205,6 +205,9 @@ def _stages(server: Server) -> list[tuple[Layers, int]]:
     if stages == 1:
         return [(everything, available) for available in server.available_bytes]
     numbers = [number for number, _ in server.layers]
+    if stages > max(numbers) + 1:
+        msg = f"pipeline_parallel_size {stages} is more than the model's {max(numbers) + 1} layers"
+        raise CapacityError(msg, "other")
     bounds = _stage_bounds(max(numbers) + 1, stages)
     found: list[tuple[Layers, int]] = []
     for stage, (first, end) in enumerate(bounds):
@@ -257,7 +260,7 @@ def _check(need: Callable[[int], int], available: int, length: int, rules: Capac
         return
     estimate = longest_that_fits(need, available, length) if rules.prints_estimate else None
     need_text, available_text = (_gib(value, rules) for value in (needed, available))
-    said = f"; the longest that fits is {estimate}" if estimate else ""
+    said = f"; the longest that fits: max_model_len={estimate}" if estimate else ""
     msg = f"one request of {length} tokens needs {need_text} GiB of KV cache, {available_text} GiB are available{said}"
     raise CapacityError(msg, "needs_more", need_text, available_text, estimate or None)
 
