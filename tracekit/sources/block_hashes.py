@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -130,14 +131,13 @@ def _with_parts(hashes: pl.Series, parts: int) -> pl.Series:
 
 def to_lists(flat: pl.Series, sizes: Sequence[int], rows: Sequence[int], height: int) -> pl.Series:
     """Cut a flat column into lists for ``rows`` of ``height`` rows; the other rows are null."""
-    by_row: list[int | None] = [None] * height
-    for row, size in zip(rows, sizes, strict=True):
-        by_row[row] = size
-    offsets = [0]
-    for length in by_row:
-        offsets.append(offsets[-1] + (length or 0))
-    values = flat.to_arrow()
-    mask = pa.array([length is None for length in by_row], type=pa.bool_())
-    lists = pa.LargeListArray.from_arrays(pa.array(offsets, type=pa.int64()), values, mask=mask)
+    lengths = np.zeros(height, np.int64)
+    is_null = np.ones(height, np.bool_)
+    at = np.asarray(rows, np.int64)
+    lengths[at], is_null[at] = sizes, False
+    offsets = pl.Series(np.append(0, np.cumsum(lengths)))
+    # By way of polars: pyarrow would import pandas, where that is installed, to look at a list.
+    mask = pl.Series(is_null).to_arrow()
+    lists = pa.LargeListArray.from_arrays(offsets.to_arrow(), flat.to_arrow(), mask=mask)
     series = pl.from_arrow(lists)
     return pl.Series(series, dtype=pl.List(pl.UInt64))

@@ -222,3 +222,9 @@ def test_no_input_crashes_or_loses_lines(tmp_path_factory: pytest.TempPathFactor
             )
     observation = observe(tmp_path_factory.mktemp("fuzz"), bytes(raw))
     assert observation.accounting.read == raw.count(b"\n") + bool(raw and not raw.endswith(b"\n"))
+
+
+def test_a_letter_close_to_something_like_a_stamp(tmp_path: Path) -> None:
+    quoted = "(p pid=1) INFO 01-01 00:00:00 aaé " + record("fine", "03-05 10:00:11")
+    observation = observe(tmp_path, [*LOG[:-1], quoted, stats("03-05 10:00:20")])
+    assert observation.tables["engine_stats"].height == 2

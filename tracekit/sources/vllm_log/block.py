@@ -17,7 +17,7 @@ from tracekit.sources.vllm_log.records import (
     RECORD,
     UVICORN,
 )
-from tracekit.sources.vllm_log.request_lines import usual_requests
+from tracekit.sources.vllm_log.request_lines import cut, usual_requests
 from tracekit.sources.vllm_log.shapes import ITERATION, ITERATION_NUMBERS, STATS_NUMBERS, USUAL_STATS
 
 _WORDS: Final = (
@@ -35,8 +35,8 @@ _REST: Final = (
     r"|(?:Value|Runtime)Error: (?:No available memory|Free memory on|To serve at least|The model's max seq|Engine core|.*out of memory)"
 )
 _ITERATION_LINE: Final = rf"{FIRST_RECORD}(?:Engine [0-9]{{1,9}}: )?{ITERATION}"
-_STAMP: Final = rf"(?:{LEVELS}) ([0-9]{{2}}-[0-9]{{2}} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}) "
-_LEVEL_STAMP: Final = rf"(?:{LEVELS}) [0-9]{{2}}-[0-9]{{2}} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}} "
+_STAMP_SHAPE: Final = "[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"
+_LEVEL_STAMP: Final = f"(?:{LEVELS}) {_STAMP_SHAPE} "
 _LEVEL_LETTERS: Final = "".join(sorted({*LEVELS} - {"|"})) + " "
 _STAMP_LETTERS: Final = len("03-05 10:00:00")
 _LEVEL_STAMP_BYTES: Final = len("CRITICAL ") + _STAMP_LETTERS
@@ -182,9 +182,31 @@ def _times(part: _Part, *, outer: bool) -> pl.DataFrame:
 
 def _stamps(text: pl.Series) -> pl.Series:
     """The records' stamps. Finding and cutting is several times faster than a capturing group."""
-    start = text.str.find(_LEVEL_STAMP)
-    cut = pl.select(pl.lit(text.cast(pl.Binary)).bin.slice(start, _LEVEL_STAMP_BYTES)).to_series().cast(pl.String)
-    return cut.str.strip_chars_start(_LEVEL_LETTERS).str.slice(0, _STAMP_LETTERS)
+    try:
+        return _cut_stamps(text)
+    except pl.exceptions.ComputeError:
+        # Something like a stamp stands so close to a letter of several bytes that a cut went through it.
+        return text.str.extract(f"(?:{LEVELS}) ({_STAMP_SHAPE}) ", 1)
+
+
+def _cut_stamps(text: pl.Series) -> pl.Series:
+    before = text[:1].str.extract(f"^(.*?(?:{LEVELS}) ){_STAMP_SHAPE} ", 1)
+    if before.null_count() or not text.len():
+        return _found_stamps(text)
+    # Most records begin with the same words, so that their stamps stand at the same place.
+    alike = text.str.starts_with(before.item())
+    stamp = cut(text, before.str.len_bytes().item(), _STAMP_LETTERS + 1)
+    changes = stamp.ne_missing(stamp.shift(1)) | alike.ne_missing(alike.shift(1))
+    if not stamp.filter(changes & alike).str.contains(f"^{_STAMP_SHAPE} $").all():
+        return _found_stamps(text)
+    others = (~alike).arg_true()
+    stamp = cut(stamp, 0, _STAMP_LETTERS)
+    return stamp.scatter(others, _found_stamps(text.gather(others))) if others.len() else stamp
+
+
+def _found_stamps(text: pl.Series) -> pl.Series:
+    stamp = cut(text, text.str.find(_LEVEL_STAMP), _LEVEL_STAMP_BYTES)
+    return stamp.str.strip_chars_start(_LEVEL_LETTERS).str.slice(0, _STAMP_LETTERS)
 
 
 def has_outer_times(piece: bytes) -> tuple[bool, bool]:
@@ -232,8 +254,8 @@ def _iterations(records: _Part, begins: pl.Series | None) -> tuple[pl.DataFrame,
     found, remaining = records.split(valid)
     if not found.line.len():
         return NO_ITERATIONS, records
-    halves = found.text.str.splitn("Iteration(", 2).struct
-    before, words = halves.field("field_0"), halves.field("field_1")
+    start = found.text.str.find("Iteration(", literal=True)
+    before, words = cut(found.text, 0, start), cut(found.text, start)
     if words.str.contains(", encoder", literal=True).any():
         words = words.str.splitn(", encoder", 2).struct.field("field_0")
     fields = _numbers(words, _ITERATION_FIELDS)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from tracekit.sources.vllm_log.records import HEAD
 
@@ -15,6 +17,7 @@ MAX_LINE_BYTES: Final = 32 << 20
 _BACK_LINES: Final = 100
 _MANY_CR: Final = 10_000
 _HEAD_BYTES: Final = 500
+_INLINE_BYTES: Final = 12
 _COLOUR: Final = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _HEAD: Final = re.compile(HEAD.replace("(?: |$)", "").encode())
 
@@ -106,17 +109,44 @@ class Lines:
 
 def split_lines(piece: bytes) -> Lines:
     """Split a piece into lines of text: colour codes removed, JSON wrappings opened, bytes that are no UTF-8 replaced."""
-    raw = _without_colour(piece.removesuffix(b"\n"))
-    try:
-        whole = pl.Series([raw], dtype=pl.Binary).cast(pl.String)
-    except pl.exceptions.PolarsError:
-        whole = pl.Series([raw.decode("utf-8", "replace")], dtype=pl.String)
-    text = whole.str.split("\n").explode()
+    raw = _utf8(_without_colour(piece.removesuffix(b"\n")))
+    text = _views(raw)
     ends_cr = text.str.ends_with("\r") if b"\r" in raw else None
     json_lines = text.str.starts_with("{").arg_true()
     if json_lines.len():
         text = _unwrapped(text, json_lines)
     return Lines(text, ends_cr)
+
+
+def _utf8(raw: bytes) -> bytes:
+    if raw.isascii():
+        return raw
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace").encode()
+    return raw
+
+
+def _views(raw: bytes) -> pl.Series:
+    """The lines of valid UTF-8, each a view into it (Arrow's string view layout), so that no text is copied."""
+    data = np.frombuffer(raw + bytes(_INLINE_BYTES), np.uint8)
+    ends = np.append(np.flatnonzero(data[: len(raw)] == ord("\n")), len(raw))
+    starts = np.append(0, ends[:-1] + 1)
+    lengths = ends - starts
+    windows = np.lib.stride_tricks.sliding_window_view(data, _INLINE_BYTES)
+    # Four 32-bit words a view: length, first four bytes, number of the buffer (0), offset in it.
+    views = np.zeros((len(starts), 4), np.uint32)
+    views[:, 0] = lengths
+    views[:, 1] = np.ascontiguousarray(windows[starts, :4]).view(np.uint32)[:, 0]
+    views[:, 3] = starts
+    short = np.flatnonzero(lengths <= _INLINE_BYTES)
+    if len(short):
+        # A short text stands in the view itself, filled up with zeros.
+        inside = np.arange(_INLINE_BYTES) < lengths[short, None]
+        views.view(np.uint8)[short, 4:] = windows[starts[short]] * inside
+    buffers = [None, pa.py_buffer(views), pa.py_buffer(raw)]
+    return pl.Series(pa.Array.from_buffers(pa.string_view(), len(starts), buffers))
 
 
 def _without_colour(raw: bytes) -> bytes:

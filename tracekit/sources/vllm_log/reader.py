@@ -1,6 +1,5 @@
 """The reader's state: what each record that carries something does to the tables to be."""
 
-from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -13,7 +12,7 @@ from tracekit.sources.vllm_log.block import NO_ITERATIONS, Block
 from tracekit.sources.vllm_log.lifecycle import parse_end
 from tracekit.sources.vllm_log.lines import Physical
 from tracekit.sources.vllm_log.records import Record, split_records
-from tracekit.sources.vllm_log.request_lines import RequestLine, rows_of
+from tracekit.sources.vllm_log.request_lines import rows_of
 from tracekit.sources.vllm_log.requests import Requests
 from tracekit.sources.vllm_log.rows import Event, StatsRow
 from tracekit.sources.vllm_log.shapes import (
@@ -84,9 +83,13 @@ class Reader:
                 getattr(self, name).append(self._bounded(moved) if name == "access" else moved)
         unreadable = self.accounting.unreadable
         self._joined = 0
-        usual = deque(rows_of(block.requests))
-        for line, text, glued, *numbers, followed, time in block.slow.iter_rows():
-            self._usual_requests(base, usual, line)
+        usual, taken = rows_of(block.requests), 0
+        until = block.requests["line"].search_sorted(block.slow["line"]).to_list()
+        before = self._last_time
+        for (line, text, glued, *numbers, followed, time), end in zip(block.slow.iter_rows(), until, strict=True):
+            if taken < end:
+                self.requests.take_usual(usual[taken:end], base, before, self)
+                taken = end
             if base + line <= self._joined_until:
                 continue
             when = self._last_time if time is None else time
@@ -96,20 +99,13 @@ class Reader:
             lines = Lines(block, line, followed, self.is_crlf_file)
             if not self._slow_line(base + line, text, split_records(text, glued=bool(glued)), when, lines):
                 self.accounting.add_unreadable(line_in_file + line + 1)
-        self._usual_requests(base, usual, block.text.len())
+        self.requests.take_usual(usual[taken:], base, before, self)
         if block.iterations.height:
             self.current.has_data = True
         if block.times.height:
             self._last_time = block.times["time"][-1]
         self._account(block, self.accounting.unreadable - unreadable)
         self.num_lines += block.text.len()
-
-    def _usual_requests(self, base: int, lines: deque[RequestLine], until: int) -> None:
-        """Take in the lines about requests before ``until`` whose fields are known already."""
-        while lines and lines[0].line < until:
-            found = lines.popleft()
-            time = self._last_time if found.time is None else found.time
-            self.requests.take_usual(base + found.line, time, found, self)
 
     def _bounded(self, access: pl.DataFrame) -> pl.DataFrame:
         """Bound the memory that access lines take: beyond many, those that say 200 are only counted."""

@@ -6,8 +6,7 @@ of a request of which an unusual line or two equal ones stand in the piece.
 """
 
 import re
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import polars as pl
 
@@ -41,9 +40,10 @@ class RequestLine(NamedTuple):
     time: int | None
 
 
-def rows_of(lines: pl.DataFrame) -> Iterator[RequestLine]:
-    """The usual lines of a piece one by one, in order."""
-    return map(RequestLine._make, zip(*(lines[name].to_list() for name in RequestLine._fields), strict=True))
+def rows_of(lines: pl.DataFrame) -> list[RequestLine]:
+    """The usual lines of a piece, in order; plain tuples, as there may be a million."""
+    columns = (lines[name].to_list() for name in RequestLine._fields)
+    return cast("list[RequestLine]", list(zip(*columns, strict=True)))
 
 
 _SCHEMA: Final = {
@@ -93,10 +93,19 @@ def usual_requests(
 def _between(text: pl.Series, before: str, after: str) -> pl.Series:
     """What stands between the first ``before`` and the ``after`` behind it; null where there is no ``before``.
 
-    Cutting at plain text is several times faster than a capturing group.
+    Finding and cutting is several times faster than a capturing group, and copies no text.
     """
-    rest = text.str.splitn(before, 2).struct.field("field_1")
-    return rest.str.splitn(after, 2).struct.field("field_0")
+    rest = cut(text, text.str.find(before, literal=True) + len(before))
+    return cut(rest, 0, rest.str.find(after, literal=True))
+
+
+def cut(text: pl.Series, start: pl.Series | int, length: pl.Series | int | None = None) -> pl.Series:
+    """Text from a byte on, so many bytes of it (all, if None).
+
+    Raises polars' ``ComputeError`` where that cuts through a letter.
+    """
+    first, last = (pl.lit(at) if isinstance(at, pl.Series) else at for at in (start, length))
+    return pl.select(pl.lit(text.cast(pl.Binary)).bin.slice(first, last)).to_series().cast(pl.String)
 
 
 def _short(at: pl.Series, text: pl.Series, kind: str) -> pl.DataFrame:
@@ -116,8 +125,7 @@ def _received(at: pl.Series, text: pl.Series) -> pl.DataFrame:
     tail = texts
     if texts.str.contains(": prompt: ", literal=True).any():
         # A prompt ends with its quote, and none follows: what it says is cut off before anything is looked for.
-        start = texts.str.find(_BEHIND_PROMPT)
-        tail = pl.select(pl.lit(texts.cast(pl.Binary)).bin.slice(start)).to_series().cast(pl.String)
+        tail = cut(texts, texts.str.find(_BEHIND_PROMPT))
     request_id = _between(texts, "Received request ", ": ")
     return pl.DataFrame(
         {

@@ -3,10 +3,11 @@
 import hashlib
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -75,32 +76,46 @@ class Requests:
             self._end(line, time, request_id, end.reason, end.num_generated_tokens, reader)
         return True
 
-    def take_usual(self, line: int, time: int | None, found: RequestLine, reader: "Reader") -> None:
-        """Take in a usual line, whose fields are known already."""
-        if found.kind == RECEIVED:
-            received = Received(found.request_id, found.max_tokens, None, None, found.token_ids, None, False)
-            self._receive(line, time, received, reader)
-        elif found.kind == ADDED:
-            self._add(line, time, found.request_id)
-            reader.current.has_data = True
-        else:
-            self._end(line, time, found.request_id, None, None, reader)
+    def take_usual(self, lines: Iterable[RequestLine], base: int, before: int | None, reader: "Reader") -> None:
+        """Take in usual lines, whose fields are known already.
+
+        ``base``: number of lines before their piece; ``before``: the instant of the record before it.
+        """
+        for line, kind, request_id, max_tokens, token_ids, time in lines:
+            when = before if time is None else time
+            if kind == RECEIVED:
+                request = self._arrive(base + line, when, request_id, max_tokens)
+                if token_ids is not None:
+                    self._fill_prompt(request, token_ids, reader.current.max_log_len)
+                reader.current.has_data = True
+            elif kind == ADDED:
+                self._add(base + line, when, request_id)
+                reader.current.has_data = True
+            else:
+                self._end(base + line, when, request_id, None, None, reader)
 
     def _receive(self, line: int, time: int | None, received: Received, reader: "Reader") -> None:
-        request = self.open.get(received.request_id)
         if received.is_details:
+            request = self.open.get(received.request_id)
             if request is None or request.num_prompt_tokens is not None or request.finished is not None:
                 # The request's own line is yet to come.
                 request = self.announced[received.request_id] = Request(line, time, received.request_id)
         else:
-            self.num_received += 1
-            request = self.announced.pop(received.request_id, None) or Request(line, time, received.request_id)
-            request.line, request.time, request.max_tokens = line, time, received.max_tokens
-            self.rows.append(request)
-            self.open[received.request_id] = request
+            request = self._arrive(line, time, received.request_id, received.max_tokens)
             reader.current.has_data = True
         if received.token_ids is not None:
             self._fill_prompt(request, received.token_ids, reader.current.max_log_len)
+
+    def _arrive(self, line: int, time: int | None, request_id: str, max_tokens: int | None) -> Request:
+        self.num_received += 1
+        request = self.announced.pop(request_id, None)
+        if request is None:
+            request = Request(line, time, request_id, max_tokens)
+        else:
+            request.line, request.time, request.max_tokens = line, time, max_tokens
+        self.rows.append(request)
+        self.open[request_id] = request
+        return request
 
     def _fill_prompt(self, request: Request, token_ids: str, max_log_len: int | None) -> None:
         request.block_hashes = chain_printed_tokens(token_ids, self.block_size, self.hash_key)
@@ -146,11 +161,12 @@ def chain_printed_tokens(token_ids: str, block_size: int, key: bytes) -> bytes:
     A log may print hundreds of millions of tokens: bytes take a fifth of the room of a list, and no collector walks them.
     """
     digests: list[bytes] = []
-    parent = b""
-    numbers = token_ids.replace(" ", "").encode().split(b",")
-    for end in range(block_size, len(numbers) + 1, block_size):
-        block = b",".join(numbers[end - block_size : end])
-        parent = hashlib.blake2b(parent + b"|" + block, digest_size=_DIGEST_BYTES, key=key).digest()
+    parent, start = b"", 0
+    text = token_ids.replace(" ", "").encode() + b","
+    commas = np.flatnonzero(np.frombuffer(text, np.uint8) == ord(","))
+    for end in commas[block_size - 1 :: block_size].tolist():
+        parent = hashlib.blake2b(b"%b|%b" % (parent, text[start:end]), digest_size=_DIGEST_BYTES, key=key).digest()
+        start = end + 1
         digests.append(parent)
     return b"".join(digests)
 

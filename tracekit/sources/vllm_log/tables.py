@@ -21,9 +21,13 @@ NO_ACCESS: Final = pl.DataFrame(schema={"line": pl.Int64, "status": pl.Int64, "t
 
 def frame_of(rows: Sequence[dict[str, Any]], table: Any) -> pl.DataFrame:  # noqa: ANN401 - a schema Table
     """Rows as a frame of a table, with ``line`` and ``time`` beside its columns."""
-    schema = polars_schema(table) | {"line": pl.Int64, "time": pl.Int64, "finished": pl.Int64}
     names = rows[0].keys() if rows else ()
-    return pl.DataFrame([pl.Series(name, [row[name] for row in rows], dtype=schema[name]) for name in names])
+    return _frame({name: [row[name] for row in rows] for name in names}, table)
+
+
+def _frame(columns: dict[str, list[Any]], table: Any) -> pl.DataFrame:  # noqa: ANN401 - a schema Table
+    schema = polars_schema(table) | {"line": pl.Int64, "time": pl.Int64, "finished": pl.Int64}
+    return pl.DataFrame([pl.Series(name, values, dtype=schema[name]) for name, values in columns.items()])
 
 
 def placed(frame: pl.DataFrame, calendar: Calendar | None, column: str = "time") -> pl.DataFrame:
@@ -103,23 +107,28 @@ def steps(rows: pl.DataFrame, *, exact: bool) -> pl.DataFrame:
 
 def requests(rows: Sequence[Request]) -> pl.DataFrame:
     """One row a request. Inside a second the order of lines is kept by a nanosecond each."""
-    made = []
     seen: dict[str, int] = {}
+    counts = []
     for row in rows:
-        count = seen.get(row.source_id, 0) + 1
-        seen[row.source_id] = count
-        made.append({
-            "line": row.line,
-            "time": row.time,
-            "finished": row.finished,
-            "request_id": row.source_id if count == 1 else f"{row.source_id}#{count}",
-            "source_request_id": None if count == 1 else row.source_id,
-            "max_tokens": row.max_tokens,
-            "num_prompt_tokens": row.num_prompt_tokens,
-            "finish_reason": row.finish_reason,
-            "num_generated_tokens": row.num_generated_tokens,
-        })  # fmt: skip
-    frame = frame_of(made, REQUESTS).with_columns(hash_lists([row.block_hashes for row in rows]).alias("block_hashes"))
+        seen[row.source_id] = count = seen.get(row.source_id, 0) + 1
+        counts.append(count)
+    columns = {
+        "line": [row.line for row in rows],
+        "time": [row.time for row in rows],
+        "finished": [row.finished for row in rows],
+        "request_id": [
+            row.source_id if count == 1 else f"{row.source_id}#{count}" for row, count in zip(rows, counts, strict=True)
+        ],
+        "source_request_id": [
+            None if count == 1 else row.source_id for row, count in zip(rows, counts, strict=True)
+        ],
+        "max_tokens": [row.max_tokens for row in rows],
+        "num_prompt_tokens": [row.num_prompt_tokens for row in rows],
+        "finish_reason": [row.finish_reason for row in rows],
+        "num_generated_tokens": [row.num_generated_tokens for row in rows],
+    }
+    hashes = hash_lists([row.block_hashes for row in rows]).alias("block_hashes")
+    frame = _frame(columns, REQUESTS).with_columns(hashes)
     return frame.with_columns(tie=pl.int_range(pl.len()).over("time"))
 
 
