@@ -6,7 +6,7 @@ polars' own writer drops field metadata; going through Arrow keeps units and mea
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -31,6 +31,7 @@ _POLARS_TYPES: dict[str, Any] = {
     "list<uint64>": pl.List(pl.UInt64),
     "list<int64>": pl.List(pl.Int64),
 }
+_ROWS_A_GROUP: Final = 1 << 20
 _MAX_LIST_LENGTH = 10_000_000
 _MAX_NS = 1 << 62
 """Instants and durations within 146 years, so that their sums and differences stay in 64 bits."""
@@ -56,8 +57,8 @@ def empty(table: Table) -> pl.DataFrame:
     return pl.DataFrame(schema=polars_schema(table))
 
 
-def conform(table: Table, frame: pl.DataFrame, where: str) -> pl.DataFrame:
-    """Give a frame the table's columns, order and types; missing columns become null.
+def conform(table: Table, frame: pl.DataFrame, where: str, *, fill: bool = True) -> pl.DataFrame:
+    """Give a frame the table's columns, order and types; missing columns become null, or stay away without ``fill``.
 
     Raises ``InputError`` for a column the table does not have, a type that does not fit without loss, or a null in a
     required column; ``where`` starts the message.
@@ -66,8 +67,9 @@ def conform(table: Table, frame: pl.DataFrame, where: str) -> pl.DataFrame:
     if unknown:
         msg = f"{where}: table {table.name} has no column '{unknown[0]}'"
         raise InputError(msg)
-    selected = frame.select(_cast(column, frame, where) for column in table.columns)
-    for column in table.columns:
+    columns = [column for column in table.columns if fill or column.name in frame.columns]
+    selected = frame.select(_cast(column, frame, where) for column in columns)
+    for column in columns:
         if not column.nullable and selected.height and selected[column.name].null_count():
             row = selected[column.name].is_null().arg_max()
             msg = f"{where}: {table.name}.{column.name} must not be null (row {row})"
@@ -105,10 +107,13 @@ def _nulls(column: Column, count: int) -> pl.Series:
 
 def write_table(table: Table, frame: pl.DataFrame, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a frame as this table; ``metadata`` goes into the file's key-value metadata."""
-    arrow = conform(table, frame, str(path)).to_arrow()
     schema = arrow_schema(table)
     schema = schema.with_metadata({**(schema.metadata or {}), **(metadata or {})})
-    pq.write_table(arrow.cast(schema), path, compression="zstd")
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        # Part by part, so that the columns that a table has and the frame lacks never stand in memory as a whole.
+        for start in range(0, max(frame.height, 1), _ROWS_A_GROUP):
+            part = conform(table, frame.slice(start, _ROWS_A_GROUP), str(path))
+            writer.write_table(part.to_arrow().cast(schema))
 
 
 def read_table(table: Table, path: Path) -> pl.DataFrame:

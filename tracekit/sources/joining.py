@@ -48,7 +48,9 @@ def join_requests(observations: Sequence[Observation]) -> tuple[pl.DataFrame | N
     chosen = clients or servers or logs
     if not chosen:
         return None, lost
-    merged = pl.concat([conform(REQUESTS, o.tables["requests"], o.file) for o in chosen])
+    alone = len(found) == len(chosen)
+    frames = [conform(REQUESTS, o.tables["requests"], o.file, fill=not alone) for o in chosen]
+    merged = pl.concat(frames, how="diagonal")
     if clients:
         for server in servers:
             merged = _with_server(merged, conform(REQUESTS, server.tables["requests"], server.file))
@@ -61,7 +63,9 @@ def join_requests(observations: Sequence[Observation]) -> tuple[pl.DataFrame | N
                     {"file": log.file, "what": "request lines without a row in the client's table", "count": unmatched}
                 )
     merged = unique_ids(merged)
-    return merged.sort("arrival_ns", "request_id", nulls_last=True), lost
+    merged = merged.sort([name for name in ("arrival_ns", "request_id") if name in merged.columns], nulls_last=True)
+    # Millions of nulls take room: columns that no source has are added last.
+    return conform(REQUESTS, merged, "requests"), lost
 
 
 def _keyed(requests: pl.DataFrame, *, by_server: bool) -> pl.DataFrame:

@@ -112,16 +112,14 @@ def requests(rows: Sequence[Request]) -> pl.DataFrame:
     for row in rows:
         seen[row.source_id] = count = seen.get(row.source_id, 0) + 1
         counts.append(count)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "line": [row.line for row in rows],
         "time": [row.time for row in rows],
         "finished": [row.finished for row in rows],
         "request_id": [
             row.source_id if count == 1 else f"{row.source_id}#{count}" for row, count in zip(rows, counts, strict=True)
         ],
-        "source_request_id": [
-            None if count == 1 else row.source_id for row, count in zip(rows, counts, strict=True)
-        ],
+        "source_request_id": [None if count == 1 else row.source_id for row, count in zip(rows, counts, strict=True)],
         "max_tokens": [row.max_tokens for row in rows],
         "num_prompt_tokens": [row.num_prompt_tokens for row in rows],
         "finish_reason": [row.finish_reason for row in rows],
