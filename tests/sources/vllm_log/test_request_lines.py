@@ -24,12 +24,15 @@ def lines_of(rng: random.Random, count: int) -> list[str]:
         name = f"cmpl-{number}-0"
         tokens = ", ".join(map(str, rng.choices(range(999), k=rng.randrange(60))))
         params = PARAMS.format(rng.choice([5, 77, "None"]))
+        # Damage: the blank before the field was lost to a tab, a carriage return or nothing at all.
+        damaged = params.replace(" max_tokens", rng.choice(["\t", "\r", ""]) + "max_tokens")
         prompt = f"prompt: {rng.choice(PROMPTS)}, "
         forms = [
             f"Received request {name}: params: {params}, lora_request: None.",
             f"Received request {name}: {prompt}params: {params}, prompt_token_ids: [{tokens}], lora_request: None.",
             f"Received request {name}: {prompt}params: {params}, prompt_token_ids: None, lora_request: None.",
             f"Received request {name}: {prompt}params: {PARAMS.format(3).replace('[]', '[(9)]')}, lora_request: None.",
+            f"Received request {name}: {prompt}params: {damaged}, prompt_token_ids: [{tokens}], lora_request: None.",
             f"Received request {name}: {prompt}par",
         ]
         written = [

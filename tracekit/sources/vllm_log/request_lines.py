@@ -82,7 +82,9 @@ def usual_requests(
     kept = found.filter(pl.col("line").is_between(_EDGE_LINES, num_lines - _EDGE_LINES) & pl.col("is_single"))
     is_unusual = pl.repeat(True, some.len(), dtype=pl.Boolean, eager=True).scatter(found["at"], False)
     if is_unusual.any():
-        named = {name for each in some.filter(is_unusual).to_list() for name in _ANY_ID.findall(each)}
+        found_names = {name for each in some.filter(is_unusual).to_list() for name in _ANY_ID.findall(each)}
+        # A stop behind the name may end the record.
+        named = found_names | {name.removesuffix(".") for name in found_names}
         kept = kept.join(
             pl.DataFrame({"request_id": list(named)}, schema={"request_id": pl.String}), on="request_id", how="anti"
         )
@@ -127,13 +129,19 @@ def _received(at: pl.Series, text: pl.Series) -> pl.DataFrame:
         # A prompt ends with its quote, and none follows: what it says is cut off before anything is looked for.
         tail = cut(texts, texts.str.find(_BEHIND_PROMPT))
     request_id = _between(texts, "Received request ", ": ")
+    max_tokens = _between(tail, " max_tokens=", ",").str.strip_chars_end(")")
+    # A number that stands there in another way is left to the look at single lines.
+    is_known = max_tokens.str.contains("^(?:[0-9]+|None)$").fill_null(value=False)
+    other = (~is_known).arg_true()
+    if other.len():
+        is_known = is_known.scatter(other, ~tail.gather(other).str.contains("max_tokens=", literal=True))
     return pl.DataFrame(
         {
             "at": at,
             "kind": _repeated(RECEIVED, at.len()),
             "request_id": request_id,
-            "is_single": request_id.is_unique(),
-            "max_tokens": _between(tail, " max_tokens=", ",").str.strip_chars_end(")").cast(pl.Int64, strict=False),
+            "is_single": request_id.is_unique() & is_known,
+            "max_tokens": max_tokens.cast(pl.Int64, strict=False),
             "token_ids": _between(tail, "prompt_token_ids: [", "]"),
         }
     )
