@@ -105,6 +105,7 @@ SETTINGS: Final = {
         Setting("per_seq_us", float, "step time: per scheduled request, us", 0),
         Setting("per_context_token_us", float, "step time: per context token, us", 0),
         Setting("frontend_ms", float, "step time: from arrival to the engine, ms", 0),
+        Setting("frontend_chat_ms", float, "step time: what a chat completion takes more of that, ms", 0),
     )
 }
 
@@ -114,6 +115,7 @@ STEP_TIME_SETTINGS: Final[tuple[str, ...]] = (
     "per_seq_us",
     "per_context_token_us",
     "frontend_ms",
+    "frontend_chat_ms",
 )
 """Accepted by ``--set`` like the rest, but they describe the device, so a run stores them with its step time."""
 

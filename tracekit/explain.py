@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tracekit.errors import InputError
 from tracekit.model.plan import StepPlan
 from tracekit.model.request import Request
+from tracekit.replay.endpoints import CHAT_ID
 from tracekit.replay.loop import Engine
 from tracekit.replay.record import Outcome
 from tracekit.replay.replay import Prepared, prepare
@@ -55,6 +56,8 @@ def explain_request(
     if outcome is None:
         msg = f"{run.name}: that request takes no part in a replay (refused before the engine, or without lengths)"
         raise InputError(msg)
+    if request_id.startswith(CHAT_ID):
+        outcome.arrival_ns -= prepared.settled.step_time.chat_ns
     return Story(f"request {request_id}", watcher.told(outcome), _notes(run, prepared))
 
 

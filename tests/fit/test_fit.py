@@ -98,6 +98,20 @@ def test_durations_of_steps_are_regressed_on_directly() -> None:
     assert found.to_dict()["frontend_ms"] == pytest.approx(3, abs=0.1)
 
 
+def test_chat_completions_have_a_frontend_of_their_own() -> None:
+    requests = trace().requests.with_row_index("n")
+    kind = pl.when(pl.col("n") % 3 == 0).then(pl.lit("chatcmpl-")).otherwise(pl.lit("cmpl-"))
+    named = requests.with_columns(request_id=kind + pl.col("request_id")).drop("n")
+    device = {**DEVICE, "frontend_chat_ms": 6.0}
+    run = tracekit.replay(Run("observed", {"requests": named}), step_time=device, settings=SETTINGS)
+    numbers = tracekit.fit(run).to_dict()
+    # Which step a request joins is known to the length of a step (8 ms and more) only, and on average to much less.
+    assert numbers["frontend_ms"] == pytest.approx(3, abs=1)
+    assert numbers["frontend_chat_ms"] == pytest.approx(6, abs=2)
+    alone = tracekit.fit(Run("observed", {"requests": run.requests}, dict(run.config))).to_dict()
+    assert "frontend_chat_ms" not in alone
+
+
 def test_the_physical_form_finds_the_scales_of_a_device() -> None:
     device = {"form": "physical", "gpu": "H100", "model": "Llama-3.1-8B", "max_num_seqs": 32, "bandwidth_scale": 0.8,
               "compute_scale": 1.2, "t0_ms": 2.0, "per_seq_us": 7.0}  # fmt: skip

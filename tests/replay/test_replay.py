@@ -7,6 +7,7 @@ from tests.replay.traces import MS, step_time, trace
 from tracekit.errors import ConfigError, InputError
 from tracekit.replay.clients import ArrivalMode
 from tracekit.replay.replay import replay
+from tracekit.step_time.parameters import step_time_from_dict
 
 
 def one(arrival_ms: float = 0, prompt: int = 100, output: int = 5, **more: object) -> dict[str, object]:
@@ -23,6 +24,20 @@ def test_a_lone_request_takes_one_step_a_token() -> None:
     assert row["finish_reason"] == "length"
     assert run.steps["num_scheduled_tokens"].to_list() == [100, 1, 1, 1, 1]
     assert run.steps["num_finished_reqs"].to_list() == [0, 0, 0, 0, 1]
+
+
+def test_a_chat_completion_reaches_the_engine_later_and_keeps_its_arrival() -> None:
+    rows = [one(request_id="chatcmpl-a"), one(arrival_ms=1, request_id="cmpl-b"), one(4, request_id="chatcmpl-c")]
+    slower = step_time_from_dict({"t0_ms": 10, "frontend_ms": 4, "frontend_chat_ms": 2}, "given", "test")
+    for engine in ("model", "kernel"):
+        run = replay(trace(rows, async_scheduling=False), step_time=slower, engine=engine)
+        assert run.requests["request_id"].to_list() == ["chatcmpl-a", "cmpl-b", "chatcmpl-c"]
+        assert run.requests["arrival_ns"].to_list() == [0, 1 * MS, 4 * MS]
+        # The completion overtakes the chat in the API server.
+        assert run.requests["first_token_ns"].to_list() == [25 * MS, 15 * MS, 25 * MS]
+        assert run.info["step_time"]["frontend_chat_ms"] == 2
+    same = replay(trace(rows, async_scheduling=False), step_time=step_time(10, frontend_ms=4))
+    assert "frontend_chat_ms" not in same.info["step_time"]
 
 
 def test_asynchronous_steps_are_decided_while_the_device_runs() -> None:
@@ -43,8 +58,6 @@ def test_an_arrival_during_a_step_joins_the_next_free_one() -> None:
 
 
 def test_step_time_counts_tokens_requests_and_context() -> None:
-    from tracekit.step_time.parameters import step_time_from_dict
-
     affine = step_time_from_dict(
         {"t0_ms": 1, "per_token_us": 10, "per_seq_us": 100, "per_context_token_us": 1}, "given", "x"
     )

@@ -13,6 +13,7 @@ from tracekit.fit.linearised import Target, target_of
 from tracekit.fit.search import ALL_BUT_FRONTEND, Found, search
 from tracekit.fit.steps import fit_steps, usable_steps
 from tracekit.progress import Progress, no_progress
+from tracekit.replay.endpoints import is_chat
 from tracekit.replay.settings import settle
 from tracekit.run import Run
 from tracekit.step_time.catalogued import physical_of_config
@@ -26,6 +27,7 @@ _INSTANTS: Final = ("first_token_ns", "last_token_ns")
 _MOST_REQUESTS: Final = 20_000
 _FAR: Final = 1.6
 _ENOUGH_BUSY_SECONDS: Final = 15
+_ENOUGH_OF_A_KIND: Final = 10
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ def fit(
     if first is not None:
         pairs = [(t.run, r.simulated) for t, r in zip(targets, found.rounds, strict=True)]
         held_out = _errors(pairs, cuts, before=False)
-    notes += _far_from_catalogue(start, found)
+    notes += _far_from_catalogue(found)
     names = ", ".join(run.name for run in runs)
-    step_time = start.step_time(found.vector, f"fitted on {names}")
+    step_time = found.form.step_time(found.vector, f"fitted on {names}")
     about = {
         "runs": [run.name for run in runs],
         "how": how,
@@ -122,7 +124,10 @@ def _found(
         # Lines alone leave the host's share of each step out, and too few busy seconds tell it.
         found = search(targets, replace(form, start=from_steps.vector), progress)
         return found, f"end to end, {found.num_replays} replays (too few busy seconds to trust the iteration lines)"
-    found = search(targets, replace(form, start=from_steps.vector), progress, fixed=ALL_BUT_FRONTEND)
+    form = replace(form, start=from_steps.vector)
+    if _tells_chat_apart(targets):
+        form = form.with_chat()
+    found = search(targets, form, progress, fixed=ALL_BUT_FRONTEND)
     how = f"from {from_steps.num_steps:,} observed steps"
     if from_steps.num_busy_seconds:
         how += f" and {from_steps.num_busy_seconds:,} busy seconds"
@@ -147,15 +152,21 @@ def _start_form(run: Run, form: str, settings: Sequence[str], rules: str | None)
     return affine_form(), []
 
 
-def _far_from_catalogue(form: Form, found: Found) -> list[str]:
+def _tells_chat_apart(targets: Sequence[Target]) -> bool:
+    """Whether both endpoints served enough of the requests that are fitted on."""
+    chats = pl.concat([target.latencies.select(is_chat()) for target in targets]).to_series()
+    return min(int(chats.sum()), int((~chats).sum())) >= _ENOUGH_OF_A_KIND
+
+
+def _far_from_catalogue(found: Found) -> list[str]:
     far = [
         f"{name} {value:.2f}"
-        for name, value in zip(form.names, found.vector, strict=True)
+        for name, value in zip(found.form.names, found.vector, strict=True)
         if name.endswith("_scale") and not 1 / _FAR < value < _FAR
     ]
     if not far:
         return []
-    return [f"far from the catalogue ({', '.join(far)}): is it another GPU or model than {form.beside['gpu']}?"]
+    return [f"far from the catalogue ({', '.join(far)}): is it another GPU or model than {found.form.beside['gpu']}?"]
 
 
 def _cut(run: Run, first: float | None) -> int | None:

@@ -1,7 +1,7 @@
 """What a fit may vary: the numbers of a step time as a vector, and the step time of a vector."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +11,11 @@ from tracekit.step_time.parameters import StepTime, step_time_from_dict
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 FRONTEND: Final = "frontend_ms"
+CHAT: Final = "frontend_chat_ms"
+OUTSIDE_STEPS: Final = frozenset({FRONTEND, CHAT})
+"""The numbers that no step's duration depends on."""
 _SCALE: Final = {
-    "t0_ms": 10.0, "per_token_us": 40.0, "per_seq_us": 25.0, "per_context_token_us": 0.01, FRONTEND: 5.0,
+    "t0_ms": 10.0, "per_token_us": 40.0, "per_seq_us": 25.0, "per_context_token_us": 0.01, FRONTEND: 5.0, CHAT: 5.0,
     "bandwidth_scale": 1.0, "compute_scale": 1.0, "allreduce_scale": 1.0,
 }  # fmt: skip
 """A usual size of each number: steps of the search and its damping are relative to it."""
@@ -57,11 +60,15 @@ class Form:
         }
         return step_time_from_dict({"form": self.form, **self.beside, **numbers}, "inferred", where)
 
+    def with_chat(self) -> "Form":
+        """The form with a number of its own for what chat completions take more."""
+        return replace(self, names=(*self.names[:-1], CHAT, FRONTEND), start=np.insert(self.start, -1, 0.0))
+
     def slowed(self, vector: Vector, factor: float) -> Vector:
         """The vector with every step so much longer; the frontend stays."""
         changed = vector.copy()
         for place, name in enumerate(self.names):
-            if name != FRONTEND:
+            if name not in OUTSIDE_STEPS:
                 changed[place] *= 1 / factor if name in {"bandwidth_scale", "compute_scale"} else factor
         return np.maximum(changed, self.lowest)
 

@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 
 from tracekit.errors import InputError
-from tracekit.fit.forms import FRONTEND, Form, Vector
+from tracekit.fit.forms import CHAT, FRONTEND, OUTSIDE_STEPS, Form, Vector
 from tracekit.replay.compiled import unsupported
+from tracekit.replay.endpoints import is_chat
 from tracekit.replay.replay import replay
 from tracekit.replay.settings import settle
 from tracekit.run import Run
@@ -83,6 +84,10 @@ def linearise(target: Target, form: Form, vector: Vector) -> Linearised:
         for slopes, column in ((slopes_first, "first_token_ns_simulated"), (slopes_last, "last_token_ns_simulated")):
             places = np.searchsorted(ends, both[column].to_numpy()[rows])
             slopes[rows] = sums[np.minimum(places, len(ends) - 1)]
+    if CHAT in form.names:
+        held = np.where(both.select(is_chat()).to_series().to_numpy(), 1e6, 0.0)
+        for slopes in (slopes_first, slopes_last):
+            slopes[:, form.names.index(CHAT)] = held
     return Linearised(*_by_metric(both, slopes_first, slopes_last), simulated)
 
 
@@ -123,7 +128,7 @@ def slopes_of_durations(steps: pl.DataFrame, form: Form, vector: Vector) -> Matr
     """Derivative of each step's duration (ns) by each number of the form, by differences of the formula."""
     slopes = _zeros(steps.height, len(form.names))
     for place, name in enumerate(form.names):
-        if name == FRONTEND:
+        if name in OUTSIDE_STEPS:
             continue
         width = _DIFFERENCE * max(float(vector[place]), float(form.scale[place]))
         high, low = vector.copy(), vector.copy()

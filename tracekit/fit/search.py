@@ -27,8 +27,9 @@ _DAMPING: Final = {True: 0.05, False: 0.02}
 
 @dataclass(frozen=True)
 class Found:
-    """The best vector, its loss, how many replays it took, and its replays (one a target)."""
+    """The best vector and its form, its loss, how many replays it took, and its replays (one a target)."""
 
+    form: Form
     vector: Vector
     loss: float
     num_replays: int
@@ -49,9 +50,13 @@ def search(targets: Sequence[Target], form: Form, progress: Progress, *, fixed: 
     best: tuple[float, Vector, tuple[Linearised, ...]] | None = None
     since_best = 0
     has_rates = True
+    metrics: tuple[str, ...] = METRICS
     for number in range(_ROUNDS):
         rounds = at(vector)
-        residuals, slopes = _together(rounds, METRICS)
+        if fixed and number == 0 and len(_together(rounds, ("ttft",))[0]) >= len(form.names):
+            # What is left free stands in every TTFT; an E2E would tell it what is wrong with the steps.
+            metrics = ("ttft",)
+        residuals, slopes = _together(rounds, metrics)
         loss = float(np.mean(_soft(residuals, _JUDGED_AT)))
         since_best += 1
         if best is None or loss < best[0]:
@@ -68,7 +73,7 @@ def search(targets: Sequence[Target], form: Form, progress: Progress, *, fixed: 
             break
         vector = moved
     assert best is not None  # noqa: S101 - the loop ran
-    return Found(best[1], best[0], replays, best[2])
+    return Found(form, best[1], best[0], replays, best[2])
 
 
 def _scaled(form: Form, at: Callable[[Vector], tuple[Linearised, ...]]) -> Vector:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from tracekit.fit.forms import FRONTEND, Form, Vector
+from tracekit.fit.forms import OUTSIDE_STEPS, Form, Vector
 from tracekit.fit.linearised import Integers, Matrix, durations, slopes_of_durations
 from tracekit.run import Run
 
@@ -52,7 +52,7 @@ def fit_steps(run: Run, steps: pl.DataFrame, form: Form) -> FromSteps:
 
     logged = steps["duration_ns"].to_numpy().astype(np.float64)
     has_context = steps["num_context_tokens"].null_count() == 0
-    hidden = {FRONTEND} if has_context else {FRONTEND, "per_context_token_us"}
+    hidden = OUTSIDE_STEPS if has_context else OUTSIDE_STEPS | {"per_context_token_us"}
     free = np.array([name not in hidden for name in form.names])
     # A simulated run's durations are exact; a log's lack the host's share.
     host = np.stack([np.ones(steps.height), steps["num_scheduled_reqs"].to_numpy()], axis=1) * 1e6

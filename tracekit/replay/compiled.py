@@ -113,11 +113,13 @@ def replay_compiled(
     from tracekit.kernel.memory import memory_for
     from tracekit.replay.compiled_columns import REFUSALS, columns_of
     from tracekit.replay.compiled_tables import tables_of
+    from tracekit.replay.endpoints import held_in_frontend
     from tracekit.replay.workload import compressed
 
     if announce is not None and not is_compiled():
         announce("compiling the kernel, once for this version of tracekit (about 20 s)")
-    columns = columns_of(compressed(requests, rate), config, rules, mode, hash_block_size)
+    sent_requests = held_in_frontend(compressed(requests, rate), step_time.chat_ns)
+    columns = columns_of(sent_requests, config, rules, mode, hash_block_size)
     memory = memory_for(
         columns.requests, columns.hashes, columns.num_open, columns.num_arrivals, config, rules, step_time,
         max_concurrency=mode.max_concurrency, sample_at=sample_at, books_computed_prompts=books_computed_prompts,

@@ -14,6 +14,7 @@ from tracekit.model.scheduler import Scheduler
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode, Clients
 from tracekit.replay.compiled import replay_compiled, unsupported
+from tracekit.replay.endpoints import as_sent, held_in_frontend
 from tracekit.replay.loop import Observer
 from tracekit.replay.record import MOST_STEP_ROWS, ns_bound_by, sampled
 from tracekit.replay.settings import Settled, settle
@@ -61,7 +62,8 @@ def prepare(
 def _prepare(
     trace: Run, settled: Settled, mode: ArrivalMode, rate: float, progress: Progress, observer: Observer | None
 ) -> Prepared:
-    workload = workload_of(compressed(trace.requests, rate), settled.resolved.engine, settled.hash_block_size)
+    requests = held_in_frontend(compressed(trace.requests, rate), settled.step_time.chat_ns)
+    workload = workload_of(requests, settled.resolved.engine, settled.hash_block_size)
     simulation = Simulation(
         settled.resolved.engine,
         settled.rules,
@@ -115,6 +117,7 @@ def replay(
         result = _with_kernel(trace, settled, mode, rate, steps, progress, announce)
     else:
         result = _with_model(_prepare(trace, settled, mode, rate, progress, None), trace, why_model, steps)
+    result.tables["requests"] = as_sent(result.tables["requests"], settled.step_time.chat_ns)
     notes = settled.notes + result.notes
     if (extrapolated := beyond(settled.step_time.fit, _largest(result.tables["steps"]))) is not None:
         notes.append(extrapolated)

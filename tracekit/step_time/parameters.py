@@ -14,7 +14,7 @@ from tracekit.step_time.tabulated import TABULATED_KEYS, TabulatedParameters, ta
 
 _AFFINE_KEYS: Final = {"t0_ms": 1e6, "per_token_us": 1e3, "per_seq_us": 1e3, "per_context_token_us": 1e3}
 _FORMS: Final = {"affine": tuple(_AFFINE_KEYS), "physical": PHYSICAL_KEYS, "tabulated": TABULATED_KEYS}
-_FRONTEND: Final = "frontend_ms"
+_FRONTEND: Final = {"frontend_ms": 1e6, "frontend_chat_ms": 1e6}
 _ABOUT: Final = frozenset({"form", "origin", "where", "fit"})
 _LARGEST: Final = 1e7
 _LEAST_SHOWN_NS: Final = 0.01
@@ -27,9 +27,10 @@ _EXAMPLE: Final = (
 class StepTime:
     """A step time, the frontend's constant, and where they come from.
 
-    ``frontend_ns``: a request reaches the engine this long after its arrival. ``origin``: given, logged, inferred or
-    default, as for a config value. ``described``: what physical or tabulated parameters were made from, as a file gives
-    it. ``fit``: what a calibration saw and how well it did (``tracekit fit``), kept as it is.
+    ``frontend_ns``: a request reaches the engine this long after its arrival, a chat completion ``chat_ns`` later
+    still. ``origin``: given, logged, inferred or default, as for a config value. ``described``: what physical or
+    tabulated parameters were made from, as a file gives it. ``fit``: what a calibration saw and how well it did
+    (``tracekit fit``), kept as it is.
     """
 
     parameters: StepParameters
@@ -38,11 +39,14 @@ class StepTime:
     where: str
     described: Mapping[str, Any] = field(default_factory=dict, compare=False)
     fit: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    chat_ns: int = 0
 
     def describe(self) -> str:
         """The step time in one line for people."""
         p = self.parameters
         frontend = f", frontend {self.frontend_ns / 1e6:.3g} ms" if self.frontend_ns else ""
+        if self.chat_ns:
+            frontend += f", chat {self.chat_ns / 1e6:.3g} ms more"
         if isinstance(p, AffineParameters):
             parts = [f"{p.t0 / 1e6:.4g} ms", f"{p.per_token / 1e3:.3g} us/token", f"{p.per_seq / 1e3:.3g} us/request"]
             if p.per_context_token >= _LEAST_SHOWN_NS:
@@ -76,8 +80,11 @@ class StepTime:
             }
         else:
             own = {"form": "tabulated" if isinstance(p, TabulatedParameters) else "physical", **self.described}
-        about = {_FRONTEND: self.frontend_ns / 1e6, "origin": self.origin, "where": self.where}
-        return {**own, **about, **({"fit": dict(self.fit)} if self.fit else {})}
+        frontend = {"frontend_ms": self.frontend_ns / 1e6}
+        if self.chat_ns:
+            frontend["frontend_chat_ms"] = self.chat_ns / 1e6
+        about = {"origin": self.origin, "where": self.where}
+        return {**own, **frontend, **about, **({"fit": dict(self.fit)} if self.fit else {})}
 
 
 GENERIC: Final = StepTime(AffineParameters(10e6, 40e3, 25e3, 0.0), 0, "default", "generic affine default")
@@ -104,25 +111,25 @@ def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
         raise ConfigError(msg)
     form = found.get("form", "affine")
     known = _FORMS[form]
-    unknown = sorted(set(found) - set(known) - _ABOUT - {_FRONTEND})
+    unknown = sorted(set(found) - set(known) - _ABOUT - set(_FRONTEND))
     if unknown:
-        msg = f"{where}: unknown key '{unknown[0]}' in a step time; known are {', '.join((*known, _FRONTEND))}"
+        msg = f"{where}: unknown key '{unknown[0]}' in a step time; known are {', '.join((*known, *_FRONTEND))}"
         raise ConfigError(msg)
     fit = found.get("fit", {})
     if not isinstance(fit, Mapping):
         msg = f"{where}: fit must be an object, as tracekit fit writes it"
         raise ConfigError(msg)
-    frontend_ns = round(_number(found.get(_FRONTEND, 0), _FRONTEND, where) * 1e6)
+    frontend_ns, chat_ns = (round(_number(found.get(key, 0), key, where) * scale) for key, scale in _FRONTEND.items())
     if form != "affine":
         given = {key: value for key, value in found.items() if key in known}
         made = physical_from_dict(given, where) if form == "physical" else tabulated_from_dict(given, where)
-        return StepTime(made, frontend_ns, origin, where, given, fit)
+        return StepTime(made, frontend_ns, origin, where, given, fit, chat_ns)
     ns = {key: _number(found.get(key, 0), key, where) * scale for key, scale in _AFFINE_KEYS.items()}
     parameters = AffineParameters(*ns.values())
     if parameters.t0 + parameters.per_token + parameters.per_seq <= 0:
         msg = f"{where}: a step must take time; give at least one of t0_ms, per_token_us, per_seq_us"
         raise ConfigError(msg)
-    return StepTime(parameters, frontend_ns, origin, where, fit=fit)
+    return StepTime(parameters, frontend_ns, origin, where, fit=fit, chat_ns=chat_ns)
 
 
 def write_step_time(step_time: StepTime, path: Path) -> None:
