@@ -17,6 +17,16 @@ def test_settings_are_read_as_users_write_them() -> None:
     assert parse_setting("kv_cache_tokens=16,384")[1].value == 16384
 
 
+def test_numbers_and_words_are_read_as_vllm_reads_them() -> None:
+    assert parse_setting("max_model_len=32k")[1].value == 32_000
+    assert parse_setting("max_model_len=32K")[1].value == 32_768
+    assert parse_setting("max_num_batched_tokens=25.6k")[1].value == 25_600
+    assert parse_setting("kv_cache_memory_bytes=2G") == ("available_kv_gib", ConfigValue(2.0, "given", "--set"))
+    assert parse_setting("dtype=torch.bfloat16")[1].value == "torch.bfloat16"
+    # What a server logged did start, whatever it is called.
+    assert setting_value("quantization", "my_own", "logged", "server.log:1").value == "my_own"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -29,6 +39,12 @@ def test_settings_are_read_as_users_write_them() -> None:
         ("num_gpu_blocks=99999999999", "at most 16,777,216"),
         ("t0_ms=1e300", "at most"),
         ("enable_prefix_caching=maybe", "true or false"),
+        ("kv_cache_dtype=bogus", "it takes auto, half"),
+        ("quantization=fp88", "did you mean fp8"),
+        ("dtype=float64", "did you mean float16"),
+        ("max_model_len=auto", "longest request"),
+        ("max_model_len=-1", "longest request"),
+        ("kv_cache_memory_bytes=lots", "number of bytes"),
     ],
 )
 def test_bad_settings_say_what_is_wrong(text: str, message: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from tracekit.config_spellings import check_word, readable_int
 from tracekit.errors import ConfigError
 
 Origin = Literal["logged", "given", "inferred", "default"]
@@ -22,6 +23,7 @@ VersionNumber = tuple[int, int, int]
 NEWEST_VERSION: Final = "0.33.0"
 MAX_BLOCKS: Final = 1 << 24
 _LARGEST: Final = 1e10
+_GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,20 @@ def parse_setting(text: str, where: str = "--set") -> tuple[str, ConfigValue]:
     if not equals:
         msg = f"{where}: expected key=value, found no '='"
         raise ConfigError(msg)
-    return name, setting_value(name, raw.strip(), "given", where)
+    raw = readable_int(raw.strip())
+    if name == "kv_cache_memory_bytes":
+        # vLLM's flag, in bytes; the log says the same in GiB.
+        if not raw.isdigit():
+            msg = f"{where}: kv_cache_memory_bytes must be a number of bytes, such as 20G"
+            raise ConfigError(msg)
+        return "available_kv_gib", setting_value("available_kv_gib", int(raw) / _GIB, "given", where)
+    if name == "max_model_len" and raw.lower() in {"-1", "auto"}:
+        msg = (
+            f"{where}: max_model_len {raw} lets vLLM take the longest that fits at start-up, up to the model's own; "
+            'tracekit capacity without it prints that ("longest request"): give the number'
+        )
+        raise ConfigError(msg)
+    return name, setting_value(name, raw, "given", where)
 
 
 def setting_value(name: str, raw: Scalar, origin: Origin, where: str | None) -> ConfigValue:
@@ -142,6 +157,8 @@ def setting_value(name: str, raw: Scalar, origin: Origin, where: str | None) -> 
         msg = f"{where or 'config'}: unknown key '{name}'{hint}"
         raise ConfigError(msg)
     value = _convert(setting, raw, where or "config")
+    if origin == "given":
+        check_word(name, str(value), where or "config")
     if name == "model" and origin == "given" and _is_config_file(str(raw).strip()):
         value = str(raw).strip()
     if setting.minimum is not None and not isinstance(value, str) and value < setting.minimum:

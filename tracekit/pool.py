@@ -4,6 +4,7 @@ The ladder of a replay (and of ``tracekit capacity``): given > logged > moved fr
 model and flags > an error that says what would settle it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -26,6 +27,8 @@ _SPECIAL: Final = frozenset("SCmMGKB")
 """Letters of layers that do not keep every token."""
 _LARGE_GIB: Final = 70
 _HALF_STEP: Final = 0.005
+_FAR_OFF_GIB: Final = 4
+_ESTIMATED: Final = "estimated from GPU, model and flags"
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,7 @@ def size_engine(wanted: Config, logged: Config | None = None) -> Sizing:
     """
     engine = engine_of(wanted)
     notes = list(engine.notes)
+    _check_heads(engine, wanted)
     before = engine_of(logged) if logged is not None else None
     if before is not None:
         before = replace(before, model=before.model or engine.model, gpu=before.gpu or engine.gpu)
@@ -225,18 +229,20 @@ def size_engine(wanted: Config, logged: Config | None = None) -> Sizing:
     memory = estimate(setup_of(engine)) if engine.gpu and engine.model else None
     if known is not None and before is not None and logged is not None:
         available, how = _moved(before, engine, known)
+        if how.startswith("moved"):
+            notes += _unlike_estimate(before, known)
         is_given = all(value.origin == "given" for name, value in logged.items() if name in _POOL)
         how = how.replace("as logged", "as given") if is_given else how
         origin = how[3:] if how in {"as logged", "as given"} else "inferred"
     else:
         available = estimate(setup_of(engine)).available
-        origin, how = "inferred", "estimated from GPU, model and flags"
+        origin, how = "inferred", _ESTIMATED
     built = built_of(engine)
     if built.note:
         notes.append(built.note)
     rules = capacity_rules_for(engine.version, generation_of(engine))
     if available.likely <= 0 and memory is not None:
-        _refuse(engine, memory)
+        _refuse(engine, memory, available, how)
     found = plan(server_of(engine, built, available.likely), rules)
     ends = [_planned(engine, built, end, rules) for end in (available.low, available.high)]
     if available.low == available.high:
@@ -244,16 +250,47 @@ def size_engine(wanted: Config, logged: Config | None = None) -> Sizing:
     return Sizing(engine, available, memory, built, rules, found, ends[0], ends[1], origin, how, notes)
 
 
-def _refuse(engine: Engine, memory: Memory) -> None:
-    """Say what leaves no memory; raises ``ConfigError``."""
+def _refuse(engine: Engine, memory: Memory, available: Band, how: str) -> None:
+    """Say what leaves no memory, and from which share of the GPU on there is some; raises ``ConfigError``."""
     where = engine.gpu.name if engine.gpu else "the GPU"
     model = engine.model.shape.name if engine.model else "the model"
+    total = engine.gpu.total_bytes if engine.gpu else memory.requested
+    used = memory.requested - available.likely
+    parts = f", {memory.weights.likely / GIB:.1f} GiB of it weights" if how == _ESTIMATED else ""
+    least = math.floor(100 * used / total + 1) / 100
+    advice = "raise tensor_parallel_size or take another GPU or quantisation"
+    if least <= 1:
+        advice = f"gpu_memory_utilization from about {least:.2f} on leaves some; else {advice}"
     msg = (
-        f"no memory is left for KV blocks: {model} has about {memory.weights.likely / GIB:.1f} GiB of weights a rank, "
-        f"vLLM may use {memory.requested / GIB:.1f} GiB of {where}; raise tensor_parallel_size or take another GPU or "
-        "quantisation"
+        f"no memory is left for KV blocks: a rank of {model} takes about {used / GIB:.1f} GiB beside them{parts} "
+        f"({how}), vLLM may use {memory.requested / GIB:.1f} GiB of {where}; {advice}"
     )
     raise ConfigError(msg)
+
+
+def _check_heads(engine: Engine, config: Config) -> None:
+    """Refuse a tensor parallel size that vLLM refuses; a logged one did start. Raises ``ConfigError``."""
+    ranks = config.get("tensor_parallel_size")
+    heads = engine.model.shape.num_heads if engine.model else 0
+    if ranks is None or ranks.origin != "given" or not heads or heads % int(ranks.value) == 0:
+        return
+    msg = f"tensor_parallel_size {ranks.value:,}: vLLM refuses it, as it does not divide the model's {heads} attention heads"
+    raise ConfigError(msg)
+
+
+def _unlike_estimate(before: Engine, known: Band) -> list[str]:
+    """A note where the recorded server took far more memory beside its KV cache than such a server does."""
+    if before.gpu is None or before.model is None:
+        return []
+    memory = estimate(setup_of(before))
+    used, expected = memory.requested - known.likely, memory.requested - memory.available.low
+    if used <= expected + _FAR_OFF_GIB * GIB:
+        return []
+    note = (
+        f"the recorded server used {used / GIB:.1f} GiB beside its KV cache, where up to {expected / GIB:.1f} GiB are "
+        "expected: was its pool forced, or the GPU shared? What is moved from it rests on that"
+    )
+    return [note]
 
 
 def _planned(engine: Engine, built: Built, available: int, rules: CapacityRules) -> CapacityPlan | None:

@@ -24,6 +24,21 @@ def test_gpus_are_found(written: str, name: str) -> None:
     assert find_gpu(written).gpu.name == name
 
 
+def test_a_name_may_end_early_where_one_model_goes_on() -> None:
+    found = find_model("Qwen3-Next")
+    assert found.shape.name == "Qwen3-Next-80B-A3B"
+    assert "the only model whose name begins so" in str(found.note)
+    with pytest.raises(ConfigError, match=r"nearest: Qwen3-0\.6B, Qwen3-1\.7B"):
+        find_model("Qwen3")
+
+
+def test_endless_names_are_cut_in_messages() -> None:
+    for find in (find_model, find_gpu):
+        with pytest.raises(ConfigError) as caught:
+            find("x" * 5000)
+        assert len(str(caught.value)) < 600
+
+
 def test_what_was_assumed_is_said() -> None:
     assert "SXM" in str(find_gpu("h100").note)
     assert "SXM" in str(find_gpu("H100 80GB").note)
@@ -44,7 +59,7 @@ def test_every_gpu_is_found_by_its_own_names(gpu: Gpu) -> None:
     ["80GB", "sxm4 80gb", "rtx", "6000", "RTX 6000", "H100 64GB", "RTX 3090 Ti", "RTX A6000", "L40", "V100", "x", ""],
 )
 def test_what_is_no_gpu_of_the_catalogue_is_not_taken_for_one(written: str) -> None:
-    with pytest.raises(ConfigError, match="is not in the catalogue; nearest: "):
+    with pytest.raises(ConfigError, match=r"is not in the catalogue; (nearest:|it has) "):
         find_gpu(written)
 
 

@@ -146,7 +146,10 @@ def test_the_screen_says_what_vllm_prints(capsys: pytest.CaptureFixture[str]) ->
     [
         (("--model", "Qwen3-235B-A22B", "--gpu", "H100"), "raise tensor_parallel_size"),
         (("--model", "Llama-3.1-8B"), "without the GPU"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--set", "tensor_parallel_size=3"), "does not divide 8 KV heads"),
+        (
+            ("--model", "Llama-3.1-8B", "--gpu", "H100", "--set", "tensor_parallel_size=3"),
+            "does not divide the model's 32 attention heads",
+        ),
         (("--model", "Llama-3.1-8B", "--gpu", "H100", "--lengths", "9"), "expected IN:OUT"),
         (("--gpu", "H100"), "give --model M and --gpu G, or --from RUN"),
         (("--from", str(RUN), "--set", "gpu_memory_utilization=0.95"), "give the GPU"),
@@ -157,6 +160,48 @@ def test_what_cannot_be_sized_is_said(
 ) -> None:
     assert call("capacity", *arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_no_memory_is_summed_up_and_the_smallest_share_named() -> None:
+    short = {"gpu_memory_utilization": 0.1, "max_model_len": 4096}
+    with pytest.raises(
+        ConfigError, match=r"GiB of it weights .* may use 7\.9 GiB .*utilization from about (0\.\d\d)"
+    ) as told:
+        tracekit.capacity(model="Llama-3.1-8B", gpu="H100", settings=short)
+    least = float(str(told.value).partition("from about ")[2][:4])
+    tracekit.capacity(
+        model="Llama-3.1-8B", gpu="H100", settings={**short, "gpu_memory_utilization": least + 0.02}
+    )  # starts
+    with pytest.raises(ConfigError, match="does not divide the model's 32 attention heads"):
+        tracekit.capacity(model="Llama-3.1-8B", gpu="H100", settings={"tensor_parallel_size": 3})
+
+
+def test_a_forced_pool_is_no_measure_of_memory() -> None:
+    logged = {"num_gpu_blocks": 1024, "max_model_len": 4096, "model": "Llama-3.1-8B", "gpu": "H100"}
+    run = trace([], **logged)
+    notes = tracekit.capacity(run, settings={"gpu_memory_utilization": 0.95}).sizing.notes
+    assert any("was its pool forced" in note for note in notes)
+    real = trace([], **{**logged, "num_gpu_blocks": 28_700})
+    notes = tracekit.capacity(real, settings={"gpu_memory_utilization": 0.95}).sizing.notes
+    assert not any("was its pool forced" in note for note in notes)
+    with pytest.raises(ConfigError, match=r"takes about 7\d\.\d GiB beside them \(moved from what was logged"):
+        tracekit.capacity(run, settings={"gpu_memory_utilization": 0.5})
+
+
+def test_lengths_that_vllm_refuses_are_left_out_and_counted() -> None:
+    given = {"model": "Llama-3.1-8B", "settings": {"available_kv_gib": 2, "max_model_len": 4096}}
+    found = tracekit.capacity(**given, lengths="5000:200,100:30")  # type: ignore[arg-type]
+    assert found.expected is not None
+    assert (found.expected.num_lengths, found.expected.num_refused) == (1, 1)
+    with pytest.raises(ConfigError, match="5,000 tokens leaves no room"):
+        tracekit.capacity(**given, lengths="5000:200")  # type: ignore[arg-type]
+
+
+def test_unrecorded_rules_and_odd_blocks_are_noted() -> None:
+    odd = {"block_size": 7, "max_model_len": 4096}
+    notes = tracekit.capacity(model="Llama-3.1-8B", gpu="H100", rules="9.9.9", settings=odd).sizing.notes
+    assert any("newer than the newest version recorded" in note for note in notes)
+    assert any("multiples of 16" in note for note in notes)
 
 
 def test_more_expected_requests_fit_than_the_worst_case() -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from tracekit.catalogue.names import nearest, squeezed, words
+from tracekit.catalogue.names import nearest, shortened, squeezed, words
 from tracekit.errors import ConfigError
 
 GIB: Final = 1 << 30
@@ -79,6 +79,7 @@ class GpuMatch:
 
 
 _COLUMNS: Final = 12
+_LONGEST_NAME: Final = 200
 
 
 @cache
@@ -109,8 +110,9 @@ def find_gpu(name: str) -> GpuMatch:
     found = _find(one)
     if found is None:
         known = [known for gpu in all_gpus() for known in (gpu.name, gpu.cuda_name)]
-        offered = ", ".join(nearest(one, known)) or ", ".join(gpu.name for gpu in all_gpus())
-        msg = f"GPU {name!r} is not in the catalogue; nearest: {offered}"
+        near = ", ".join(nearest(one[:_LONGEST_NAME], known))
+        offered = f"nearest: {near}" if near else f"it has {', '.join(gpu.name for gpu in all_gpus())}"
+        msg = f"GPU {shortened(name)} is not in the catalogue; {offered}"
         raise ConfigError(msg)
     if one == name:
         return found

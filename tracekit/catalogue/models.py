@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracekit.catalogue.model_names import Key, beginning, bits_of, key_of, last_name, reduced
-from tracekit.catalogue.names import nearest
+from tracekit.catalogue.names import nearest, shortened
 from tracekit.errors import ConfigError, InputError
 
 FULL, SLIDING, CHUNKED, MLA, SPARSE_MLA = "F", "S", "C", "L", "I"
 MAMBA1, MAMBA2, GDN, KDA, BOTH, NOTHING = "m", "M", "G", "K", "B", "-"
 """Letters of ``ModelShape.layers``; BOTH: full attention and Mamba-2 side by side, NOTHING: a layer without cache."""
 STATES: Final = frozenset({MAMBA1, MAMBA2, GDN, KDA, BOTH})
+
+
+_MOST_OFFERED: Final = 6
+_LONGEST_NAME: Final = 200
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def find_model(name: str, quantization: str | None = None) -> ModelMatch:
     """
     path = Path(name)
     config = path if path.suffix == ".json" else path / "config.json"
-    if config.is_file():
+    if _is_file(config):
         from tracekit.catalogue.hf_config import shape_from_config
 
         shape = shape_from_config(_json(config), config.parent.name or "config.json", f"{config.name} as given")
@@ -143,13 +147,23 @@ def find_model(name: str, quantization: str | None = None) -> ModelMatch:
     if found is None:
         found = next((known[key] for key in beginning(name) if key in known), None)
         note = f"{name} is taken as {found.name}, by the beginning of its name" if found else None
+    begun = [] if found else _begun_with(name)
+    if len(begun) == 1:
+        found, note = begun[0], f"{name} is taken as {begun[0].name}, the only model whose name begins so"
     if found is None:
-        offered = ", ".join(nearest(last_name(name), [shape.name for shape in all_models()]))
-        msg = (
-            f"model {name!r} is not in the catalogue{f'; nearest: {offered}' if offered else ''}; give its config.json"
+        names = [shape.name for shape in begun][:_MOST_OFFERED] or nearest(
+            last_name(name)[:_LONGEST_NAME], [shape.name for shape in all_models()]
         )
+        offered = f"; nearest: {', '.join(names)}" if names else ""
+        msg = f"model {shortened(name)} is not in the catalogue{offered}; give its config.json"
         raise ConfigError(msg)
     return _match(found, name, quantization, note)
+
+
+def _begun_with(name: str) -> list[ModelShape]:
+    """The models whose names go on where this one ends: ``Qwen3-Next`` -> Qwen3-Next-80B-A3B."""
+    key = key_of(name)
+    return list({shape.name: shape for known, shape in _by_key().items() if key and known[: len(key)] == key}.values())
 
 
 @cache
@@ -160,6 +174,13 @@ def _by_key() -> dict[Key, ModelShape]:
 def _match(shape: ModelShape, name: str, quantization: str | None, note: str | None = None) -> ModelMatch:
     bits = bits_of(name, quantization)
     return ModelMatch(shape, shape.weight_bits if bits is None else bits, note)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False  # too long for a path, or no text for one
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -13,6 +13,11 @@ def words(name: str) -> list[str]:
     return [word for word in _SPLIT.split(name.lower().replace("™", "").replace("®", "")) if word]
 
 
+def shortened(name: str, letters: int = 60) -> str:
+    """A name for a message: quoted, and cut where it goes on and on."""
+    return repr(name) if len(name) <= letters else f"{name[:letters]!r}..."
+
+
 def squeezed(name: str) -> str:
     """A name without separators and case."""
     return "".join(words(name))

@@ -107,6 +107,8 @@ def _expected_lines(expected: Expected) -> list[str]:
         f"  {expected.at_half_output:>12,.1f} run at once when the pool fills ({expected.mean_blocks:,.0f} blocks each, half-way",
         "               through their output; longer outputs count for longer)",
         f"  {expected.at_full_length:>12,.1f} if all were at their end",
+        *[f"  {expected.num_refused:>12,} left out: their prompts fill max_model_len, so vLLM refuses them"]
+        * (expected.num_refused > 0),
     ]
 
 
@@ -144,6 +146,7 @@ def capacity_json(found: Capacity) -> dict[str, Any]:
         "longest_request_tokens": found.longest,
         "expected_concurrency": None if found.expected is None else {
             "at_half_output": found.expected.at_half_output, "at_full_length": found.expected.at_full_length,
+            "num_refused_lengths": found.expected.num_refused,
             "mean_blocks": found.expected.mean_blocks,
         },
         "notes": sizing.notes,
