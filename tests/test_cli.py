@@ -87,6 +87,9 @@ def test_compare_prints_at_most_80_columns(trace: Path, tmp_path: Path, capsys: 
         (["replay", "TRACE", "--set", "num_gpu_blocks=1000", "--step-time", "nowhere.json"], "cannot be read"),
         (["replay", "TRACE", "--set", "num_gpu_blocks=1000", "--rules", "next"], "expected a version"),
         (["replay", "TRACE", "--rate", "fast"], "--rate"),
+        (["replay", "TRACE", "--set", "num_gpu_blocks=1000", "--rate", "1e-300x"], "--rate must be from"),
+        (["replay", "TRACE", "--set", "num_gpu_blocks=1000", "--max-concurrency", "9" * 20], "must be from 1 to"),
+        (["conform", "nowhere"], "no such file"),
         (["ingest", "TRACE", "--column", "arrival"], "column"),
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import tracekit
 from tracekit.config import ConfigValue
 from tracekit.errors import InputError, OutputExistsError
 from tracekit.run import Run, load
@@ -134,6 +135,31 @@ def test_a_strange_run_json_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "run" / "run.json").write_text(text)
     with pytest.raises(InputError):
         load(tmp_path / "run")
+
+
+def test_another_format_and_swapped_tables_are_errors(tmp_path: Path) -> None:
+    small_run().save(tmp_path / "run")
+    found = json.loads((tmp_path / "run" / "run.json").read_text())
+    for changed, message in (
+        ({"format": 99}, "format '99' is not known .* a newer tracekit"),
+        ({"format": "x"}, "format 'x' is not known"),
+        ({"tables": {**found["tables"], "requests": 7}}, "2 rows, but run.json says 7"),
+        ({"tables": []}, "tables must be a JSON object"),
+    ):
+        (tmp_path / "run" / "run.json").write_text(json.dumps({**found, **changed}))
+        with pytest.raises(InputError, match=message):
+            load(tmp_path / "run")
+
+
+def test_numbered_requests_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    columns = {"arrival_s": [0.0, 1.0, 2.0], "num_prompt_tokens": [10, 20, 30], "num_output_tokens": [5, 5, 5]}
+    pl.DataFrame({"request_id": ["a", "a", None], **columns}).write_parquet(path)
+    note = "request_id: 1 missing and 1 repeated, so requests are numbered; its own ids stand in source_request_id"
+    assert note in load(path).info["notes"]
+    assert note in tracekit.replay(path, settings={"num_gpu_blocks": 100}).info["notes"]
+    pl.DataFrame({"request_id": ["a", "b", "c"], **columns}).write_parquet(path)
+    assert not any("request_id" in note for note in load(path).info["notes"])
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:

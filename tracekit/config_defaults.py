@@ -103,9 +103,11 @@ def _fill_max_model_len(known: dict[str, ConfigValue], longest_request: int | No
     if "max_model_len" in known:
         return
     blocks = int(known["num_gpu_blocks"].value) * int(known["block_size"].value)
-    length = min(max(longest_request or 1, 1) + 1, blocks)
+    wanted = max(longest_request or 1, 1) + 1
+    length = min(wanted, blocks)
     known["max_model_len"] = ConfigValue(length, "inferred", "the longest request")
-    notes.append(f"max_model_len is not known: {length:,} tokens, the longest request that the KV cache can hold")
+    why = "the longest request of the trace" if length == wanted else "what the KV cache can hold"
+    notes.append(f"max_model_len is not known: taken as {length:,} tokens, {why}")
 
 
 def _fill_switches(known: dict[str, ConfigValue], version: VersionNumber, *, is_v1: bool) -> None:

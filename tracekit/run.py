@@ -17,12 +17,23 @@ import polars as pl
 from tracekit import __version__
 from tracekit.config import SETTINGS, ConfigValue, setting_value
 from tracekit.errors import ConfigError, InputError, OutputExistsError
-from tracekit.schema.parquet import check_values, conform, empty, read_frame, read_metadata, read_table, write_table
+from tracekit.schema.parquet import (
+    check_values,
+    conform,
+    empty,
+    num_rows,
+    read_frame,
+    read_metadata,
+    read_table,
+    write_table,
+)
 from tracekit.schema.tables import REQUESTS, TABLES, TABLES_BY_NAME
 
 Kind = Literal["observed", "simulated", "reconstructed"]
 
 RUN_FILE: Final = "run.json"
+NUMBERED: Final = "request_id: "
+"""How the note begins that a trace's requests had to be numbered."""
 _KINDS: Final = ("observed", "simulated", "reconstructed")
 _FORMAT: Final = 1
 
@@ -191,8 +202,8 @@ def load(path: str | Path) -> Run:
     described = read_metadata(source)
     requests = _trace_requests(frame, str(source))
     if described is None:
-        info = {"notes": [f"{source.name} is a bare trace: arrivals only, no configuration"]}
-        return Run("observed", {"requests": requests}, info=info, path=source)
+        notes = [f"{source.name} is a bare trace: arrivals only, no configuration", *_id_notes(frame)]
+        return Run("observed", {"requests": requests}, info={"notes": notes}, path=source)
     run = _from_json(described, f"{source} (its metadata)")
     run.tables["requests"] = requests
     run.path = source
@@ -209,8 +220,26 @@ def _load_directory(source: Path) -> Run:
         msg = f"{source / RUN_FILE}: expected JSON ({type(error).__name__})"
         raise InputError(msg) from error
     run = _from_json(found, str(source / RUN_FILE))
+    _check_heights(source, found.get("tables"))
     run.path = source
     return run
+
+
+def _check_heights(source: Path, counts: object) -> None:
+    """The tables must be those that ``run.json`` speaks of; only the files' footers are read."""
+    if counts is None:
+        return
+    if not isinstance(counts, Mapping):
+        msg = f"{source / RUN_FILE}: tables must be a JSON object"
+        raise InputError(msg)
+    for name, count in counts.items():
+        path = source / f"{name}.parquet"
+        if name not in TABLES_BY_NAME or not path.is_file():
+            continue
+        height = num_rows(path)
+        if height != count:
+            msg = f"{path}: {height:,} rows, but {RUN_FILE} says {count!r}: it belongs to another run, or was cut"
+            raise InputError(msg)
 
 
 def _from_json(found: object, where: str) -> Run:
@@ -221,6 +250,14 @@ def _from_json(found: object, where: str) -> Run:
         or not isinstance(found.get("config"), Mapping)
     ):
         msg = f"{where}: expected an object with kind and config, as tracekit writes it"
+        raise InputError(msg)
+    written = found.get("format", _FORMAT)
+    if written != _FORMAT or isinstance(written, bool):
+        newer = isinstance(written, int) and written > _FORMAT
+        msg = (
+            f"{where}: format {str(written)[:20]!r} is not known (expected {_FORMAT})"
+            + "; a newer tracekit reads it" * newer
+        )
         raise InputError(msg)
     config: dict[str, ConfigValue] = {}
     for name, entry in found["config"].items():
@@ -273,6 +310,16 @@ def _check_info(found: Mapping[str, Any], where: str) -> None:
     if not all(isinstance(count, int) for count in found.get("prefix_cache", {}).values()):
         msg = f"{where}: prefix_cache must hold whole numbers"
         raise InputError(msg)
+
+
+def _id_notes(frame: pl.DataFrame) -> list[str]:
+    """Say why a trace's requests are numbered."""
+    if "request_id" not in frame.columns:
+        return []
+    ids = frame["request_id"]
+    counts = {"missing": ids.null_count(), "repeated": ids.len() - ids.null_count() - ids.drop_nulls().n_unique()}
+    found = " and ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return [f"{NUMBERED}{found}, so requests are numbered; its own ids stand in source_request_id"] if found else []
 
 
 def _trace_requests(frame: pl.DataFrame, where: str) -> pl.DataFrame:

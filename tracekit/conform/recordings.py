@@ -48,6 +48,9 @@ def find_cases(path: Path, rules: str | None, engine: Engine | None) -> Iterator
             if logs:
                 yield _case(path / name, logs)
         return
+    if not path.exists():
+        msg = f"{path}: no such file or directory"
+        raise InputError(msg)
     log = next((path / name for name in ("steps.jsonl", "steps.jsonl.gz") if (path / name).is_file()), None)
     if log is None or not (path / "config.json").is_file():
         msg = f"{path}: expected index.json, or config.json, workload.jsonl and steps.jsonl[.gz]"

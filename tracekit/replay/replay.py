@@ -20,7 +20,7 @@ from tracekit.replay.record import MOST_STEP_ROWS, ns_bound_by, sampled
 from tracekit.replay.settings import Settled, settle
 from tracekit.replay.simulate import Simulation
 from tracekit.replay.workload import Workload, compressed, workload_of
-from tracekit.run import Run
+from tracekit.run import NUMBERED, Run
 from tracekit.step_time.coverage import RANGES, beyond
 from tracekit.step_time.parameters import StepTime
 
@@ -28,6 +28,7 @@ ENGINES: Final = ("auto", "kernel", "model")
 STEPS: Final = ("all", "none", "sample")
 _KERNEL_FROM: Final = 5_000
 _MAX_RATE = 1e6
+_MAX_IN_FLIGHT = 10**9
 _BOOKS_COMPUTED_PROMPTS = (0, 16, 0)
 """Prompt throughput leaves cached tokens out since a version between 0.15.1 (with) and 0.17.1 (without)."""
 
@@ -118,7 +119,8 @@ def replay(
     else:
         result = _with_model(_prepare(trace, settled, mode, rate, progress, None), trace, why_model, steps)
     result.tables["requests"] = as_sent(result.tables["requests"], settled.step_time.chat_ns)
-    notes = settled.notes + result.notes
+    numbered = [note for note in trace.info.get("notes", []) if str(note).startswith(NUMBERED)]
+    notes = settled.notes + numbered + result.notes
     if (extrapolated := beyond(settled.step_time.fit, _largest(result.tables["steps"]))) is not None:
         notes.append(extrapolated)
     unfinished = result.tables["requests"].filter(finish_reason="unfinished").height
@@ -215,8 +217,11 @@ def _with_model(prepared: Prepared, trace: Run, why: str, steps: str | None) -> 
 
 
 def _check_arrivals(mode: ArrivalMode, rate: float) -> None:
-    if not 0 < rate <= _MAX_RATE or (mode.max_concurrency is not None and mode.max_concurrency < 1):
-        msg = "--max-concurrency must be at least 1" if 0 < rate <= _MAX_RATE else "--rate must be above 0"
+    if not 1 / _MAX_RATE <= rate <= _MAX_RATE:
+        msg = f"--rate must be from {1 / _MAX_RATE:.6f} to {_MAX_RATE:,.0f}"
+        raise ConfigError(msg)
+    if mode.max_concurrency is not None and not 1 <= mode.max_concurrency <= _MAX_IN_FLIGHT:
+        msg = f"--max-concurrency must be from 1 to {_MAX_IN_FLIGHT:,}"
         raise ConfigError(msg)
 
 

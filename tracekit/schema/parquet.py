@@ -129,6 +129,15 @@ def read_table(table: Table, path: Path) -> pl.DataFrame:
     return checked
 
 
+def num_rows(path: Path) -> int:
+    """How many rows a Parquet file has, from its footer alone; raises ``InputError``."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        msg = f"{path}: not a Parquet file"
+        raise InputError(msg) from error
+
+
 def read_frame(path: Path) -> pl.DataFrame:
     """Read any Parquet file as it is; raises ``InputError`` when it is missing or no Parquet."""
     try:

@@ -119,6 +119,7 @@ def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
     if not isinstance(fit, Mapping):
         msg = f"{where}: fit must be an object, as tracekit fit writes it"
         raise ConfigError(msg)
+    _check_fit(fit, where)
     frontend_ns, chat_ns = (round(_number(found.get(key, 0), key, where) * scale) for key, scale in _FRONTEND.items())
     if form != "affine":
         given = {key: value for key, value in found.items() if key in known}
@@ -130,6 +131,19 @@ def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
         msg = f"{where}: a step must take time; give at least one of t0_ms, per_token_us, per_seq_us"
         raise ConfigError(msg)
     return StepTime(parameters, frontend_ns, origin, where, fit=fit, chat_ns=chat_ns)
+
+
+def _check_fit(fit: Mapping[str, Any], where: str) -> None:
+    """What a replay asks of a fit must be readable: the configuration it holds for, and its coverage."""
+    for name in ("config", "coverage"):
+        if not isinstance(fit.get(name, {}), Mapping):
+            msg = f"{where}: fit.{name} must be an object, as tracekit fit writes it"
+            raise ConfigError(msg)
+    for name, ends in fit.get("coverage", {}).items():
+        are_two = isinstance(ends, list | tuple) and len(ends) == 2  # noqa: PLR2004
+        if not are_two or not all(isinstance(end, int | float) for end in ends):
+            msg = f"{where}: fit.coverage.{name} must be two numbers"
+            raise ConfigError(msg)
 
 
 def write_step_time(step_time: StepTime, path: Path) -> None:
