@@ -217,3 +217,16 @@ def test_experts_are_read_as_such_however_a_model_names_their_width(name: str, l
     p = physical("H200", name)
     # One token touches few of the experts' weights, 64 tokens many.
     assert physical_of_tokens(p, 64) > 1.3 * physical_of_tokens(p, 1)
+
+
+@pytest.mark.parametrize(
+    ("fit", "message"),
+    [
+        ([], "fit must be an object"),
+        ({"config": []}, r"fit\.config must be an object"),
+        ({"coverage": {"num_scheduled_reqs": "x"}}, r"fit\.coverage\.num_scheduled_reqs must be two numbers"),
+    ],
+)
+def test_a_fit_that_cannot_be_checked_is_refused(fit: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        step_time_from_dict({"form": "affine", "t0_ms": 20, "fit": fit}, "given", "st.json")
