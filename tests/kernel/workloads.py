@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tracekit.config import EngineConfig
 from tracekit.model.rules import EngineCrashError, Rules, rules_for
 from tracekit.replay.clients import ArrivalMode, Clients
+from tracekit.replay.compiled import why_never_sent
 from tracekit.replay.replay import _prefix_cache
 from tracekit.replay.simulate import Simulation
 from tracekit.replay.workload import compressed, workload_of
@@ -149,5 +150,5 @@ def by_model(case: Case) -> tuple[dict[str, pl.DataFrame], Counter[str], Counter
         notes.append(f"the replay ends where the recorded version dies: {crash}")
     left_out = workload.left_out + simulation.clients.left_out
     if simulation.clients.num_never_sent:
-        left_out["its earlier turn never ended, so it was never sent"] += simulation.clients.num_never_sent
+        left_out[why_never_sent(notes != workload.notes)] += simulation.clients.num_never_sent
     return simulation.recording.tables(frame), left_out, simulation.refused, notes, _prefix_cache(simulation)

@@ -40,6 +40,16 @@ def test_a_chat_completion_reaches_the_engine_later_and_keeps_its_arrival() -> N
     assert "frontend_chat_ms" not in same.info["step_time"]
 
 
+def test_what_a_crash_leaves_unsent_says_so() -> None:
+    # Up to 0.11 two requests of one priority and one arrival cannot be compared, and vLLM dies of it.
+    rows = [one(priority=1), one(priority=1), one(arrival_ms=900)]
+    run = trace(rows, vllm_version="0.11.0", scheduling_policy="priority")
+    for engine in ("model", "kernel"):
+        dead = replay(run, step_time=step_time(10), engine=engine)
+        assert any("recorded version dies" in note for note in dead.info["notes"])
+        assert {"what": "not replayed: the engine had died before it was sent", "count": 1} in dead.info["skipped"]
+
+
 def test_asynchronous_steps_are_decided_while_the_device_runs() -> None:
     run = replay(trace([one()], async_scheduling=True), step_time=step_time(10))
     steps = run.steps

@@ -8,6 +8,7 @@ import pytest
 from tests.sql.runs import MS, Rows, request, run, sample, step
 from tracekit.compare.metrics import compare
 from tracekit.errors import InputError
+from tracekit.report.text import comparison_text
 from tracekit.run import Run
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms")
@@ -240,6 +241,30 @@ def test_a_coarse_histogram_is_compared_within_its_own_buckets() -> None:
         assert any("queue_ms: both sides" in note for note in comparison.notes)
 
 
+def test_a_figure_from_buckets_carries_them_and_is_marked() -> None:
+    edges = ((0.0, 100.0, 6), (100.0, 2000.0, 3), (2000.0, None, 1))
+    scraped = run(
+        distributions=[
+            {"metric": "ttft_ns", "bucket_low": low * MS, "bucket_high": high and high * MS, "count": count}
+            for low, high, count in edges
+        ]
+    )
+    exact = run(requests=[request(str(n), first=50, last=90, tokens=2) for n in range(10)])
+    comparison = compare(scraped, exact)
+    assert comparison.get("ttft_ms", "p50").left_bounds == (0, 100)
+    assert comparison.get("ttft_ms", "p90").left_bounds == (100, 2000)
+    assert comparison.get("ttft_ms", "p99").left_bounds == (2000, None)
+    assert comparison.get("ttft_ms", "p50").right_bounds == (0, 100)
+    assert comparison.get("ttft_ms", "mean").left_bounds == (230, None)
+    assert comparison.get("e2e_ms", "p50").right_bounds is None
+    text = comparison_text(comparison, "scraped", "exact")
+    assert "p90  in 0.1 to 2 s" in text
+    assert "p99  in 2 s up" in text
+    assert "~2.00 s" in text
+    assert any(note.startswith("~ is a guess") for note in comparison.notes)
+    assert "~" not in comparison_text(compare(exact, exact), "exact", "exact")
+
+
 def test_a_fine_histogram_is_compared_with_exact_values() -> None:
     fine = run(
         "simulated",
@@ -274,7 +299,9 @@ def test_equal_runs_have_no_error_and_every_metric_is_there() -> None:
     found: dict[str, list[str]] = {}
     for row in comparison.to_rows():
         assert list(row)[:5] == ["metric", "stat", "left", "right", "error"]
-        assert list(row)[5:] == ["n_left", "n_right", "left_band", "right_band"]
+        assert list(row)[5:] == [
+            "n_left", "n_right", "left_band", "right_band", "left_bounds", "right_bounds",
+        ]  # fmt: skip
         assert row["error"] in {0, None}
         found.setdefault(row["metric"], []).append(row["stat"])
     assert found == METRICS

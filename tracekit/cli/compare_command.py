@@ -14,7 +14,8 @@ from tracekit.cli.output import common_options, json_option, print_json, progres
     "--slo", metavar="M=MS,...", help="Objectives, e.g. ttft_ms=500,tpot_ms=50: goodput, share that meets all."
 )
 @click.option("--fail-if", "fail_if", multiple=True, metavar="COND",
-              help='Exit 1 if it holds, e.g. "ttft_ms.p99>+10%" (of the error; without % of the right value).')  # fmt: skip
+              help='Exit 1 if it holds: "ttft_ms.p99>+10%" asks for the error (RIGHT over LEFT), "ttft_ms.p99>500" for the '
+                   'value of RIGHT.')  # fmt: skip
 @window_options
 @json_option
 @common_options
@@ -38,7 +39,8 @@ def command(
 
     The error is RIGHT / LEFT - 1. Observed against simulated, or one configuration against another. Two replays of
     one trace under different vLLM versions: also where their decisions part, and which rule is responsible. Behind a
-    percentile stands how far chance alone moves LEFT's (95 %, bootstrap over requests with a fixed seed).
+    percentile stands how far chance alone moves LEFT's (95 %, bootstrap over requests with a fixed seed). ~ marks a guess within a bucket of
+    a histogram.
     """
     from tracekit.api import compare
     from tracekit.compare.conditions import judge, parse_condition

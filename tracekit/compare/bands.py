@@ -16,6 +16,7 @@ DRAWS: Final = 2000
 SEED: Final = 0
 COVERAGE: Final = 0.95
 _FEWEST: Final = 10
+_WIDE: Final = 0.05
 _SHARES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
@@ -26,6 +27,23 @@ class Band(NamedTuple):
 
     low: float
     high: float
+
+
+class Bounds(NamedTuple):
+    """The bucket in which a figure of a histogram lies; ``high`` null: no upper edge."""
+
+    low: float
+    high: float | None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a figure between them says little: further apart than a twentieth of the upper one."""
+        return self.high is None or self.high - self.low > _WIDE * self.high
+
+
+def bounds_of(low: float | None, high: float | None) -> Bounds | None:
+    """The bounds as a query gives them; null for an exact figure."""
+    return None if low is None else Bounds(low, high)
 
 
 def band(metric: str, stat: str, values: Mapping[str, Values]) -> Band | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracekit.compare.bands import Band, Values, band
+from tracekit.compare.bands import Band, Bounds, Values, band, bounds_of
 from tracekit.compare.conditions import OBJECTIVES
 from tracekit.compare.database import connect, view_sql
 from tracekit.compare.queries import named_query
@@ -50,7 +50,8 @@ class Row:
     """One figure on both sides, null where unknown; ``n`` is the number of values or instants behind it.
 
     ``mae`` belongs to neither side alone: ``right`` holds the distance, ``left`` is null. The bands (``compare.bands``)
-    are those of percentiles over requests, null elsewhere.
+    are those of percentiles over requests, null elsewhere. The bounds are those of figures read from a histogram, null
+    where the figure is exact.
     """
 
     metric: str
@@ -61,6 +62,8 @@ class Row:
     n_right: int
     left_band: Band | None = None
     right_band: Band | None = None
+    left_bounds: Bounds | None = None
+    right_bounds: Bounds | None = None
 
     @property
     def error(self) -> float | None:
@@ -79,13 +82,14 @@ class Comparison:
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The contract of ``compare --json``: a list of ``{metric, stat, left, right, error}``, with ``n_left, n_right``
-        and ``left_band, right_band`` (``[low, high]``, or null) behind them.
+        ``left_band, right_band`` and ``left_bounds, right_bounds`` (``[low, high]``, or null) behind them.
         """
         return [
             {
                 "metric": r.metric, "stat": r.stat, "left": r.left, "right": r.right, "error": r.error,
                 "n_left": r.n_left, "n_right": r.n_right,
                 "left_band": r.left_band, "right_band": r.right_band,
+                "left_bounds": r.left_bounds, "right_bounds": r.right_bounds,
             }
             for r in self.rows
         ]  # fmt: skip
@@ -152,6 +156,8 @@ def compare(
     notes = _side_notes(names, (left_rows, right_rows))
     if bucketed := sorted({row["metric"] for row in in_buckets}):
         notes.append(f"{', '.join(bucketed)}: both sides are read from the buckets of the coarser histogram")
+    if any(bounds is not None and bounds.is_wide for row in rows for bounds in (row.left_bounds, row.right_bounds)):
+        notes.append("~ is a guess within a bucket of a histogram, whose edges --json has: a request table tells more")
     notes += _concurrency_notes(concurrency)
     notes += _matched_notes(matched, names)
     if from_ns is not None:
@@ -233,7 +239,8 @@ def _ask(connection: "duckdb.DuckDBPyConnection", name: str, **parameters: float
 
 
 def _joined(left: dict[str, Any], right: dict[str, Any]) -> Row:
-    return Row(left["metric"], left["stat"], left["value"], right["value"], left["n"], right["n"])
+    bounds = (bounds_of(side.get("low"), side.get("high")) for side in (left, right))
+    return Row(left["metric"], left["stat"], left["value"], right["value"], left["n"], right["n"], None, None, *bounds)
 
 
 def _concurrency_row(row: dict[str, Any], *, is_swapped: bool) -> Row:
@@ -245,7 +252,12 @@ def _concurrency_row(row: dict[str, Any], *, is_swapped: bool) -> Row:
 
 def _like_with_like(rows: list[Row], in_buckets: Iterable[dict[str, Any]], *, is_swapped: bool) -> list[Row]:
     """Put in the figures of both sides in the same buckets where one side has only a coarse histogram."""
-    found = {(row["metric"], row["stat"]): (row["observed"], row["simulated"]) for row in in_buckets}
+    found = {
+        (row["metric"], row["stat"]): tuple(
+            (row[side], bounds_of(row[f"{side}_low"], row[f"{side}_high"])) for side in ("observed", "simulated")
+        )
+        for row in in_buckets
+    }
     replaced = []
     for row in rows:
         if (row.metric, row.stat) not in found:
@@ -254,7 +266,10 @@ def _like_with_like(rows: list[Row], in_buckets: Iterable[dict[str, Any]], *, is
         one, two = found[row.metric, row.stat]
         if is_swapped:
             one, two = two, one
-        replaced.append(Row(row.metric, row.stat, one, two, row.n_left, row.n_right))
+        (left, left_bounds), (right, right_bounds) = one, two
+        replaced.append(
+            Row(row.metric, row.stat, left, right, row.n_left, row.n_right, None, None, left_bounds, right_bounds)
+        )
     return replaced
 
 

@@ -130,7 +130,7 @@ def replay_compiled(
         columns.notes.append(f"the replay ends where the recorded version dies: {crash}")
     sent = memory.arrays["requests"]["status"] != 0
     if num_unsent := int((~sent).sum()):
-        columns.left_out["its earlier turn never ended, so it was never sent"] += num_unsent
+        columns.left_out[why_never_sent(crash is not None)] += num_unsent
     codes = memory.arrays["requests"]["refused"]
     refused = Counter({
         what: count for code, what in enumerate(REFUSALS, 1) if (count := int(((codes == code) & sent).sum()))
@@ -138,6 +138,11 @@ def replay_compiled(
     return CompiledReplay(
         tables_of(requests, columns, memory), columns.left_out, refused, columns.notes, *_aggregates(memory)
     )
+
+
+def why_never_sent(crashed: bool) -> str:  # noqa: FBT001 - its only question
+    """Why a request's turn never came."""
+    return "the engine had died before it was sent" if crashed else "its earlier turn never ended, so it was never sent"
 
 
 def run_kernel(memory: Any, steps: str = "all", progress: Progress = no_progress) -> str | None:  # noqa: ANN401

@@ -13,7 +13,7 @@ from tracekit.model.rules import EngineCrashError, Rules
 from tracekit.model.scheduler import Scheduler
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode, Clients
-from tracekit.replay.compiled import replay_compiled, unsupported
+from tracekit.replay.compiled import replay_compiled, unsupported, why_never_sent
 from tracekit.replay.endpoints import as_sent, held_in_frontend
 from tracekit.replay.loop import Observer
 from tracekit.replay.record import MOST_STEP_ROWS, ns_bound_by, sampled
@@ -199,13 +199,15 @@ def _with_kernel(
 def _with_model(prepared: Prepared, trace: Run, why: str, steps: str | None) -> Result:
     simulation = prepared.simulation
     notes = list(prepared.workload.notes)
+    crashed = False
     try:
         simulation.run()
     except EngineCrashError as crash:
+        crashed = True
         notes.append(f"the replay ends where the recorded version dies: {crash}")
     left_out = prepared.workload.left_out + simulation.clients.left_out
     if simulation.clients.num_never_sent:
-        left_out["its earlier turn never ended, so it was never sent"] += simulation.clients.num_never_sent
+        left_out[why_never_sent(crashed)] += simulation.clients.num_never_sent
     tables = simulation.recording.tables(trace.requests)
     num_steps, bound_by = tables["steps"].height, ns_bound_by(tables["steps"])
     kept = steps or ("all" if num_steps <= MOST_STEP_ROWS else "sample")

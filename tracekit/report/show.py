@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.compare.bands import bounds_of
 from tracekit.report.answers import answers, recording_flags
-from tracekit.report.text import comparison_text, humanised, sanitise
+from tracekit.report.text import comparison_text, guessed, humanised, sanitise
 from tracekit.run import Run
 
 if TYPE_CHECKING:
@@ -137,10 +138,12 @@ def _simulated_figures(run: Run) -> list[str]:
 
     found = summarise(run)
     rows = {(row["metric"], row["stat"]): row["value"] for row in (*found["latency_stats"], *found["totals"])}
+    bounds = {(row["metric"], row["stat"]): bounds_of(row["low"], row["high"]) for row in found["latency_stats"]}
     stats = ("mean", "p50", "p90", "p99")
     lines = [f"{'simulated':14}" + "".join(f"{stat:>13}" for stat in stats)]
     for metric, label in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"), ("queue_ms", "queue")):
-        lines.append(f"  {label:12}" + "".join(f"{humanised(metric, rows.get((metric, stat))):>13}" for stat in stats))
+        values = [guessed(metric, rows.get((metric, stat)), bounds.get((metric, stat))) for stat in stats]
+        lines.append(f"  {label:12}" + "".join(f"{value:>13}" for value in values))
     for row in found["concurrency_quantiles"]:
         label = "running" if len(found["concurrency_quantiles"]) == 1 else f"running on {row['engine']}"
         values = [f"{row['mean_running_reqs']:.1f}", *(f"{row[f'{stat}_running_reqs']:,.0f}" for stat in stats[1:])]

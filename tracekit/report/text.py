@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.compare.bands import Bounds
     from tracekit.compare.conditions import Verdict
     from tracekit.compare.metrics import Comparison
 
@@ -65,6 +66,10 @@ class _Row(Protocol):
     def error(self) -> float | None: ...
     @property
     def left_band(self) -> tuple[float, float] | None: ...
+    @property
+    def left_bounds(self) -> "Bounds | None": ...
+    @property
+    def right_bounds(self) -> "Bounds | None": ...
 
 
 def sanitise(text: str) -> str:
@@ -78,8 +83,8 @@ def sanitise(text: str) -> str:
 def comparison_text(comparison: "Comparison", left_name: str, right_name: str, width: int = 80) -> str:
     """The comparison as people read it, in sections, with the error of the right side; ``-`` is unknown.
 
-    Behind a latency's mean stands the number of values, behind a percentile of the
-    left side how far chance alone moves it (95 %, relative).
+    Behind a latency's mean stands the number of values, behind a percentile of the left side how far chance alone moves
+    it (95 %, relative), or the bucket in which it lies; ``~`` marks guesses within a wide bucket.
     """
     names = [_fitted(_one_line(name), _VALUE_WIDTH).rjust(_VALUE_WIDTH) for name in (left_name, right_name)]
     lines = [" " * (_LABEL_WIDTH + _STAT_WIDTH) + "  ".join([*names, "   error"])]
@@ -105,14 +110,33 @@ def _comparison_line(row: _Row, *, is_first: bool) -> str:
     stat = _STATS.get(row.stat, row.stat)
     if row.stat == "mean" and row.metric.endswith("_ms"):
         stat += f"  n {_compact(row.n_left)}" + (f"/{_compact(row.n_right)}" if row.n_right != row.n_left else "")
+    elif row.left_bounds is not None and row.left_bounds.is_wide and row.left is not None:
+        stat += f"  in {_bucket(row.left_bounds)}"
     elif row.left_band is not None and row.left:
         stat += f"  ±{(row.left_band[1] - row.left_band[0]) / 2 / row.left:.1%}"
     if row.stat == "mae":
         left, right = "", f"{row.right:.1%} of max" if row.right is not None else UNKNOWN
     else:
-        left, right = (humanised(row.metric, value) for value in (row.left, row.right))
+        left, right = guessed(row.metric, row.left, row.left_bounds), guessed(row.metric, row.right, row.right_bounds)
     start = f"  {label:{_LABEL_WIDTH - 2}}{stat:{_STAT_WIDTH}}"
-    return f"{start}{left:>{_VALUE_WIDTH}}  {right:>{_VALUE_WIDTH}}  {signed_percent(row.error):>8}"
+    error = signed_percent(row.error)
+    if "~" in left + right and row.error is not None:
+        error = f"~{error}"
+    return f"{start}{left:>{_VALUE_WIDTH}}  {right:>{_VALUE_WIDTH}}  {error:>8}"
+
+
+def guessed(metric: str, value: float | None, bounds: "Bounds | None") -> str:
+    """A value, with ``~`` where all that is known of it is a wide bucket."""
+    mark = "~" if value is not None and bounds is not None and bounds.is_wide else ""
+    return mark + humanised(metric, value)
+
+
+def _bucket(bounds: "Bounds") -> str:
+    """The edges of a bucket of milliseconds, in one unit."""
+    low, high = bounds
+    largest = low if high is None else high
+    unit, scale = ("s", 1000) if largest >= 1000 else ("ms", 1)  # noqa: PLR2004 - ms in a second
+    return f"{low / scale:.4g} to {high / scale:.4g} {unit}" if high is not None else f"{low / scale:.4g} {unit} up"
 
 
 def _compact(count: int) -> str:

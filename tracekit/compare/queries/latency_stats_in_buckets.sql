@@ -10,6 +10,8 @@
 -- stat       mean, p50, p90, p95 or p99
 -- observed   milliseconds
 -- simulated  milliseconds
+-- observed_low, observed_high, simulated_low, simulated_high   the bucket of it (of a mean: what the buckets leave open),
+--            milliseconds; a high one is null where there is no upper edge
 WITH latency AS (
     SELECT 'observed' AS side, ttft_ns::DOUBLE AS ttft_ms, tpot_ns AS tpot_ms, e2e_ns::DOUBLE AS e2e_ms, queue_ns::DOUBLE AS queue_ms
     FROM observed.latencies
@@ -56,7 +58,7 @@ buckets AS (
 points AS (
     SELECT side, metric, value_ns::DOUBLE AS value_ns, COUNT(*) AS num FROM own GROUP BY ALL
     UNION ALL
-    SELECT side, metric, (low_ns + COALESCE(high_ns, low_ns)) / 2, num FROM histogram WHERE num > 0
+    SELECT side, metric, COALESCE((low_ns + high_ns) / 2, NEXTAFTER(low_ns, 'infinity'::DOUBLE)), num FROM histogram WHERE num > 0
 ),
 filled AS (
     SELECT
@@ -64,6 +66,7 @@ filled AS (
         p.metric,
         b.low_ns,
         b.high_ns,
+        b.edge_ns,
         SUM(p.num) AS num,
         SUM(SUM(p.num)) OVER (PARTITION BY p.side, p.metric ORDER BY b.edge_ns) AS upto,
         SUM(SUM(p.num)) OVER (PARTITION BY p.side, p.metric) AS total
@@ -75,12 +78,18 @@ wanted AS (
     SELECT UNNEST(['p50', 'p90', 'p95', 'p99']) AS stat, UNNEST([0.5, 0.9, 0.95, 0.99]::DOUBLE[]) AS share
 ),
 figures AS (
-    SELECT side, metric, stat, MIN_BY(low_ns + (share * total - (upto - num)) / num * (high_ns - low_ns), upto) AS value_ns
+    SELECT
+        side,
+        metric,
+        stat,
+        MIN_BY(low_ns + (share * total - (upto - num)) / num * (high_ns - low_ns), upto) AS value_ns,
+        MIN_BY(low_ns, upto) AS least_ns,
+        MIN_BY(edge_ns, upto) AS most_ns
     FROM filled, wanted
     WHERE upto >= share * total
     GROUP BY side, metric, stat
     UNION ALL
-    SELECT side, metric, 'mean', SUM(num * (low_ns + high_ns) / 2) / SUM(num)
+    SELECT side, metric, 'mean', SUM(num * (low_ns + high_ns) / 2) / SUM(num), SUM(num * low_ns) / SUM(num), SUM(num * edge_ns) / SUM(num)
     FROM filled
     GROUP BY side, metric
 )
@@ -88,7 +97,11 @@ SELECT
     metric,
     stat,
     MAX(value_ns) FILTER (WHERE side = 'observed') / 1e6 AS observed,
-    MAX(value_ns) FILTER (WHERE side = 'simulated') / 1e6 AS simulated
+    MAX(value_ns) FILTER (WHERE side = 'simulated') / 1e6 AS simulated,
+    MAX(least_ns) FILTER (WHERE side = 'observed') / 1e6 AS observed_low,
+    NULLIF(MAX(most_ns) FILTER (WHERE side = 'observed') / 1e6, 'infinity'::DOUBLE) AS observed_high,
+    MAX(least_ns) FILTER (WHERE side = 'simulated') / 1e6 AS simulated_low,
+    NULLIF(MAX(most_ns) FILTER (WHERE side = 'simulated') / 1e6, 'infinity'::DOUBLE) AS simulated_high
 FROM figures
 GROUP BY metric, stat
 HAVING COUNT(*) = 2
