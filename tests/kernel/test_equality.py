@@ -4,6 +4,9 @@ import polars as pl
 from hypothesis import HealthCheck, given, settings
 
 from tests.kernel.workloads import Case, by_model, cases
+from tests.replay.traces import step_time
+from tracekit.config import EngineConfig
+from tracekit.replay.clients import ArrivalMode
 from tracekit.replay.compiled import replay_compiled, unsupported
 
 EXAMPLES = int(os.environ.get("TRACEKIT_KERNEL_EXAMPLES", "1500"))
@@ -33,6 +36,21 @@ def first_difference(left: object, right: object) -> str:
         if one != other:
             return f"row {number}: " + ", ".join(f"{k}: {one[k]} != {other[k]}" for k in one if one[k] != other[k])
     return f"{left.height} rows, {right.height} rows"  # type: ignore[attr-defined]
+
+
+def test_requests_that_preempt_each_other_for_ever_end_the_replay() -> None:
+    rows = tuple(
+        {"request_id": name, "arrival_ns": 0, "num_prompt_tokens": 16, "num_output_tokens": 37} for name in ("a", "b")
+    )
+    config = EngineConfig(
+        max_num_seqs=6, max_num_batched_tokens=52, max_model_len=54, num_gpu_blocks=56, block_size=1,
+        enable_prefix_caching=False, long_prefill_token_threshold=3, scheduling_policy="priority",
+        async_scheduling=True, scheduler_reserve_full_isl=False,
+    )  # fmt: skip
+    case = Case(rows, config, "0.33.0", step_time(10), ArrivalMode())
+    assert any("preempt each other for ever" in note for note in by_model(case)[3])
+    for lockstep in (True, False):
+        assert_equal_to_model(case, lockstep=lockstep)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

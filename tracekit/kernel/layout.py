@@ -51,6 +51,7 @@ SAMPLES_FULL: Final = 4
 CRASH_EQUAL_ARRIVALS: Final = 5
 CRASH_SCHEDULED_VICTIM: Final = 6
 CRASH_KEPT_OUTPUT: Final = 7
+CRASH_STUCK: Final = 8
 
 # rules with more than two values
 CHUNK: Final = 0
@@ -127,7 +128,7 @@ ENGINE: Final = np.dtype(
         # records
         "num_step_rows", "num_preemption_rows", "num_sample_rows", "last_second", "keep_steps",
         "sample_position", "num_sample_instants", "sample_last_ns", "state_running", "state_waiting", "state_free_blocks",
-        "prompt_tokens_booked", "tokens_booked", "preemptions_booked",
+        "prompt_tokens_booked", "tokens_booked", "preemptions_booked", "fruitless_tokens", "fruitless_limit",
         "prefix_requests", "prefix_queries", "prefix_hits", "preempted_requests", "preempted_queries", "preempted_hits", "seen_requests", "seen_queries", "seen_hits",
         "recent_first", "recent_count", "recent_requests", "recent_queries", "recent_hits",
         # where the arrays are, and how long the growing ones

@@ -6,7 +6,18 @@ all state is in the arrays), after ``max_turns``, or where the version itself cr
 
 from tracekit.kernel.clients import FOREVER, abort_ns, ended, next_due_ns, pop_abort, push_abort, send
 from tracekit.kernel.compiling import compiled, compiled_entry, inlined
-from tracekit.kernel.layout import DONE, FINISHED, NONE, PAUSED, REJECTED, STEPS_FULL, WAITING, Array, Record
+from tracekit.kernel.layout import (
+    CRASH_STUCK,
+    DONE,
+    FINISHED,
+    NONE,
+    PAUSED,
+    REJECTED,
+    STEPS_FULL,
+    WAITING,
+    Array,
+    Record,
+)
 from tracekit.kernel.lockstep import leave_all
 from tracekit.kernel.queues import add_waiting
 from tracekit.kernel.quiet import is_quiet, quiet_turns
@@ -36,7 +47,10 @@ def run(engines: Array, max_turns: int) -> int:
             if is_quiet(engine):
                 # Somebody may have ended, so that another arrival is due now.
                 arrival_ns = min(next_due_ns(engine), FOREVER - engine.frontend_ns) + engine.frontend_ns
-                turns += quiet_turns(engine, arrival_ns, max_turns - turns)
+                quiet = quiet_turns(engine, arrival_ns, max_turns - turns)
+                if quiet > 0:
+                    engine.fruitless_tokens = 0
+                turns += quiet
         else:
             finish_samples(engine)
             return DONE
@@ -82,6 +96,9 @@ def _turn(engine: Record, due_ns: int) -> None:
     """One pass of the engine core's loop: decide a step, or wait for the oldest one and process its output."""
     _apply_aborts(engine)
     if engine.num_plans < engine.depth and engine.crash == 0:
+        if engine.fruitless_tokens > engine.fruitless_limit:
+            engine.crash = CRASH_STUCK
+            return
         number = (engine.oldest_plan + engine.num_plans) & 1
         rows_before = engine.num_preemption_rows
         num_scheduled = schedule(engine, number)

@@ -15,6 +15,7 @@ from tracekit.kernel.layout import (
     Array,
 )
 from tracekit.kernel.recording import INTERVAL_NS, KEEP_ALL, KEEP_NONE, KEEP_SAMPLE
+from tracekit.model.livelock import fruitless_limit
 from tracekit.model.rules import Rules
 from tracekit.step_time.duration import of_context, of_reqs, of_tokens
 from tracekit.step_time.parameters import StepTime
@@ -153,6 +154,7 @@ def _configure(engines: Array, config: EngineConfig, rules: Rules, step_time: St
         "preempted_apart": stats.preempted_apart,
         "stats_in_blocks": stats.unit == "blocks",
         "frontend_ns": step_time.frontend_ns,
+        "fruitless_limit": fruitless_limit(config),
         **of_context(step_time.parameters)._asdict(),
         **dict.fromkeys(("running_head", "running_tail", "individual_head", "individual_tail", "waiting_head",
                          "waiting_tail", "held_head", "held_tail", "last_processed_step"), NONE),

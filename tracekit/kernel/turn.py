@@ -78,6 +78,7 @@ def process(engine: Record, number: int) -> None:
             request.finish_reason = stop_reason(engine, request)
             ended(engine, entry.request, end_ns)
     engine.tokens_booked += num_sampled
+    engine.fruitless_tokens = 0 if num_sampled > 0 else engine.fruitless_tokens + plan.num_scheduled_tokens
     engine.last_processed_step = plan.step
     engine.last_update_ns = end_ns
     if plan.row != NONE:

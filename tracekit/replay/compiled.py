@@ -12,6 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.config import EngineConfig
+from tracekit.model.livelock import STUCK
 from tracekit.model.rules import Rules
 from tracekit.progress import Progress, no_progress
 from tracekit.replay.clients import ArrivalMode
@@ -41,6 +42,7 @@ _CRASHES: Final = (
         "vLLM 0.9.2 to 0.11.0 crashes here (AssertionError): under asynchronous scheduling the output of a "
         "request that was preempted by priority in the step that scheduled it has no placeholder"
     ),
+    STUCK,
 )
 
 

@@ -15,8 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tracekit.config import EngineConfig
+from tracekit.model.livelock import STUCK, fruitless_limit
 from tracekit.model.plan import StepPlan
 from tracekit.model.request import Request
+from tracekit.model.rules import EngineCrashError
 from tracekit.model.schedulers import AnyScheduler
 from tracekit.replay.record import NUM_FINISHED, NUM_PREEMPTED, Outcome, Recording
 from tracekit.replay.sampler import Sampler
@@ -63,9 +65,12 @@ class Engine:
     aborts: list[tuple[int, str]] = field(default_factory=list)
     open_preemptions: dict[str, dict[str, int | str | None]] = field(default_factory=dict)
     is_blocked: bool = False
+    fruitless_tokens: int = 0
+    """Computed since a token came out."""
 
     def __post_init__(self) -> None:
         self._clock = StepClock(self.step_time.parameters)
+        self._fruitless_limit = fruitless_limit(self.config)
 
     @property
     def has_work(self) -> bool:
@@ -91,6 +96,8 @@ class Engine:
         self._apply_aborts()
         depth = 2 if self.config.async_scheduling else 1
         if len(self.in_flight) < depth:
+            if self.fruitless_tokens > self._fruitless_limit:
+                raise EngineCrashError(STUCK)
             plan = self.scheduler.schedule()
             if self.observer is not None:
                 self.observer(self, plan)
@@ -156,6 +163,7 @@ class Engine:
                 self.sampler.book_prompt(request)
             outcome.stamp_token(step.end_ns, self.recording.itl)
         self.sampler.book_tokens(len(output.sampled))
+        self.fruitless_tokens = 0 if output.sampled else self.fruitless_tokens + step.plan.num_scheduled_tokens
         for request in output.finished:
             self._finish(request, step.end_ns)
         step.row[NUM_FINISHED] = len(output.finished)
