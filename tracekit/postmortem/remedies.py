@@ -53,7 +53,10 @@ def candidates(run: Run, kinds: set[str]) -> list[Candidate]:
     value = {name: entry.value for name, entry in run.config.items()}
     found: list[Candidate] = []
     if kinds & {"preemption_storm", "prefix_cache_collapse", "head_of_line_blocking", "inadmissible_request"}:
-        found += [*_more_memory(value), *_larger_pools(value)]
+        blocks = run.config.get("num_gpu_blocks")
+        is_pinned = "num_gpu_blocks_override" in value or (blocks is not None and blocks.origin == "given")
+        # A pool of a size that was given does not grow with the memory.
+        found += [*([] if is_pinned else _more_memory(value)), *_larger_pools(value)]
     if kinds & {"preemption_storm", "prefix_cache_collapse"}:
         found += _fewer("max_num_seqs", value, "fewer requests at once")
         found += _admission(value)
@@ -86,7 +89,15 @@ def _more_memory(value: dict[str, Any]) -> list[Candidate]:
     ranks = 2 * int(value.get("tensor_parallel_size") or 1)
     note = "the pool and the step time with other GPUs are estimates outside of what was measured"
     setting = f"tensor_parallel_size={ranks}"
-    return [*found, Candidate((setting,), setting, "more GPUs", note)]
+    stages = 2 * int(value.get("pipeline_parallel_size") or 1)
+    deeper = f"pipeline_parallel_size={stages}"
+    # As many GPUs again in a row: the pool grows alike, but a replay has one batch in the pipeline at a time.
+    in_a_row = "the pool is an estimate, and one batch at a time is replayed where a pipeline holds several"
+    return [
+        *found,
+        Candidate((setting,), setting, "more GPUs", note),
+        Candidate((deeper,), deeper, "more GPUs in a row", in_a_row),
+    ]
 
 
 def _replica() -> Candidate:
