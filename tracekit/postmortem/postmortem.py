@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from tracekit.compare.summary import summarise
 from tracekit.errors import ConfigError, TracekitError
 from tracekit.postmortem.asking import query_text
 from tracekit.postmortem.findings import Finding, find
@@ -22,6 +23,8 @@ _NEEDS_STEPS: Final = frozenset({"queueing_with_free_kv", "head_of_line_blocking
 _KERNEL_FROM: Final = 300
 _ALL_STEPS: Final = 200_000
 """Larger traces keep a sample of their steps: what is found in steps is then found in the sample."""
+_FEW_APART: Final = 10
+_FAR_APART: Final = 0.25
 _FROM_CLIENT: Final = frozenset({"client_cap", "log_silence"})
 
 
@@ -42,11 +45,13 @@ class Postmortem:
     num_replays: int = 0
     is_blind: bool = False
     """Whether most of what this looks for could not be looked at."""
+    doubt: str | None = None
+    """Why the replay, and so what was found in it, is not what happened; None: nothing recorded says so."""
 
     @property
     def is_healthy(self) -> bool:
         """Whether it was looked at and nothing was found."""
-        return not self.findings and not self.is_blind
+        return not self.findings and not self.is_blind and self.doubt is None
 
     def sql(self) -> list[tuple[str, dict[str, Any], str]]:
         """Every query that was asked: its name, its parameters, its text."""
@@ -100,7 +105,21 @@ def postmortem(
             wanted = {candidate.settings for candidate in candidates(before, {finding.kind})}
             listed[place] = remedies_of(finding, [t for t in trials if t.candidate.settings in wanted])
     judged = before if before is not None else run
-    return Postmortem(run, source, findings, listed, unknown, outcome_of(judged), asked, num_replays, is_blind)
+    outcome = outcome_of(judged)
+    doubt = _doubt(run, outcome) if source == "replayed" else None
+    return Postmortem(run, source, findings, listed, unknown, outcome, asked, num_replays, is_blind, doubt)
+
+
+def _doubt(run: Run, outcome: dict[str, Any]) -> str | None:
+    """Whether the engine's own counter and the replay tell of the same run."""
+    totals = {row["metric"]: row["value"] for row in summarise(run)["totals"]}
+    recorded, replayed = totals.get("num_preemptions"), outcome.get("num_preemptions")
+    if recorded is None or replayed is None or abs(replayed - recorded) <= max(_FEW_APART, _FAR_APART * recorded):
+        return None
+    return (
+        f"the engine counted {recorded:,.0f} preemptions, the replay has {replayed:,.0f}: findings and remedies are those of "
+        "the replay and not of what happened; calibrate its step time (tracekit fit RUN -o F, --step-time F)"
+    )
 
 
 def _base(

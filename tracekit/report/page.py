@@ -102,6 +102,8 @@ def _findings(found: Postmortem) -> list[str]:
     lines = [f'<p class="verdict">{html.escape(verdict(found))}</p>']
     if found.source == "replayed":
         lines.append('<p class="soft">found in the replay of its requests</p>')
+    if found.doubt:
+        lines.append(f"<p><strong>Doubtful</strong>: {html.escape(found.doubt)}</p>")
     for number, finding in enumerate(found.findings):
         title, texts = finding_lines(finding)
         lines.append(f'<section class="finding"><h3>{html.escape(title)}</h3>')

@@ -23,6 +23,8 @@ def verdict(found: Postmortem) -> str:
         return "cannot tell: the run holds nothing that most findings could be seen in"
     if found.is_healthy:
         return "healthy: nothing of what this looks for was found"
+    if not found.findings:
+        return "cannot tell: the replay found nothing, but it is not what happened"
     kinds = list(dict.fromkeys(finding.kind for finding in found.findings))
     return f"{len(found.findings)} finding{'s' if len(found.findings) > 1 else ''}: " + ", ".join(
         _NAMES[k] for k in kinds
@@ -34,6 +36,8 @@ def postmortem_text(found: Postmortem, *, verbose: bool = False) -> str:
     lines = [*_wrap(f"{found.run.name}: {verdict(found)}")]
     if found.source == "replayed":
         lines += _wrap("(found in the replay of its requests)", "  ")
+    if found.doubt:
+        lines += _wrap(f"DOUBTFUL: {found.doubt}")
     lines += _outcome(found.outcome)
     for number, (finding, remedies) in enumerate(zip(found.findings, found.remedies, strict=True), 1):
         lines += ["", *_finding(number, finding, remedies, verbose=verbose)]
@@ -165,6 +169,7 @@ def postmortem_json(found: Postmortem) -> dict[str, Any]:
             for finding, remedies in zip(found.findings, found.remedies, strict=True)
         ],
         "unknown": found.unknown,
+        "doubt": found.doubt,
         "num_replays": found.num_replays,
     }
 
@@ -185,6 +190,8 @@ def _remedy_json(remedy: Remedy) -> dict[str, Any]:
 def postmortem_markdown(found: Postmortem) -> str:
     """For the incident ticket; names from logs are escaped."""
     lines = [f"# Postmortem: {_escaped(found.run.name)}", "", f"**{_escaped(verdict(found))}**", ""]
+    if found.doubt:
+        lines += [f"**Doubtful**: {_escaped(found.doubt)}", ""]
     lines += [_escaped(" ".join(_outcome(found.outcome))), ""]
     for finding, remedies in zip(found.findings, found.remedies, strict=True):
         when = (
