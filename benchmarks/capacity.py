@@ -13,10 +13,11 @@ from typing import Any
 
 from tracekit.catalogue.gpus import find_gpu, gpus_with
 from tracekit.config import Config, ConfigValue
+from tracekit.engine_setup import built_of, engine_of, generation_of, server_of, setup_of
 from tracekit.errors import TracekitError
 from tracekit.model.capacity import capacity_rules_for, plan
 from tracekit.model.capacity.memory import GIB, estimate
-from tracekit.pool import built_of, engine_of, generation_of, measured, server_of, setup_of
+from tracekit.pool import measured
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "capacity" / "observed.jsonl"
 

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tracekit.config import Config
+from tracekit.engine_setup import server_of
 from tracekit.errors import ConfigError
 from tracekit.model.capacity import CapacityPlan, CapacityRules, Server
 from tracekit.model.capacity.plan import demand_of, longest_that_fits
 from tracekit.model.rules import rules_note
-from tracekit.pool import Sizing, server_of, size_engine
+from tracekit.pool import Sizing, size_engine
 
 _BLOCK_STEP = 16
 

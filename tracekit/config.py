@@ -23,7 +23,7 @@ VersionNumber = tuple[int, int, int]
 NEWEST_VERSION: Final = "0.33.0"
 MAX_BLOCKS: Final = 1 << 24
 _LARGEST: Final = 1e10
-_GIB: Final = 1 << 30
+GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def parse_setting(text: str, where: str = "--set") -> tuple[str, ConfigValue]:
         if not raw.isdigit():
             msg = f"{where}: kv_cache_memory_bytes must be a number of bytes, such as 20G"
             raise ConfigError(msg)
-        return "available_kv_gib", setting_value("available_kv_gib", int(raw) / _GIB, "given", where)
+        return "available_kv_gib", setting_value("available_kv_gib", int(raw) / GIB, "given", where)
     if name == "max_model_len" and raw.lower() in {"-1", "auto"}:
         msg = (
             f"{where}: max_model_len {raw} lets vLLM take the longest that fits at start-up, up to the model's own; "
@@ -159,7 +159,7 @@ def setting_value(name: str, raw: Scalar, origin: Origin, where: str | None) -> 
     value = _convert(setting, raw, where or "config")
     if origin == "given":
         check_word(name, str(value), where or "config")
-    if name == "model" and origin == "given" and _is_config_file(str(raw).strip()):
+    if name == "model" and origin == "given" and config_file(str(raw).strip()) is not None:
         value = str(raw).strip()
     if setting.minimum is not None and not isinstance(value, str) and value < setting.minimum:
         msg = f"{where or 'config'}: {name} must be at least {setting.minimum:g}, found {value}"
@@ -171,12 +171,13 @@ def setting_value(name: str, raw: Scalar, origin: Origin, where: str | None) -> 
     return ConfigValue(value, origin, where)
 
 
-def _is_config_file(text: str) -> bool:
-    """Whether the user points at a model's own ``config.json``, or at a directory with one, which is then read."""
+def config_file(model: str) -> Path | None:
+    """The model's own ``config.json`` where the user points at it or at a directory with one; None: a name."""
+    path = Path(model) if model.endswith(".json") else Path(model) / "config.json"
     try:
-        return (Path(text) if text.endswith(".json") else Path(text) / "config.json").is_file()
+        return path if path.is_file() else None
     except (OSError, ValueError):
-        return False
+        return None  # too long for a path, or no text for one
 
 
 def _convert(setting: Setting, raw: Scalar, where: str) -> Scalar:

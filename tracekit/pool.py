@@ -7,16 +7,15 @@ model and flags > an error that says what would settle it.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
-from tracekit.catalogue.gpus import Gpu, find_gpu, gpus_with
-from tracekit.catalogue.models import ModelMatch, find_model
-from tracekit.config import NEWEST_VERSION, Config, ConfigValue, parse_version
+from tracekit.config import GIB, Config, ConfigValue
+from tracekit.engine_setup import Engine, built_of, check_heads, engine_of, generation_of, probe_of, server_of, setup_of
 from tracekit.errors import ConfigError
-from tracekit.model.capacity import CapacityPlan, CapacityRules, Server, capacity_rules_for, plan
-from tracekit.model.capacity.from_shape import Built, layers_of
+from tracekit.model.capacity import CapacityPlan, CapacityRules, capacity_rules_for, plan
+from tracekit.model.capacity.from_shape import Built
 from tracekit.model.capacity.grouping import group_layers
-from tracekit.model.capacity.memory import GIB, Band, Memory, Setup, default_utilization, estimate, moved
+from tracekit.model.capacity.memory import Band, Memory, estimate, moved
 
 MOVES: Final = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size", "kv_cache_dtype",
                 "quantization", "gpu", "block_size")  # fmt: skip
@@ -25,21 +24,9 @@ the band of that estimate, so a replay leaves the logged pool alone for them; ``
 _POOL: Final = frozenset({"available_kv_gib", "num_gpu_blocks", "kv_cache_tokens"})
 _SPECIAL: Final = frozenset("SCmMGKB")
 """Letters of layers that do not keep every token."""
-_LARGE_GIB: Final = 70
 _HALF_STEP: Final = 0.005
 _FAR_OFF_GIB: Final = 4
 _ESTIMATED: Final = "estimated from GPU, model and flags"
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What the ladder needs to know of an engine; None where nobody says. ``notes``: what was assumed."""
-
-    version: str
-    model: ModelMatch | None
-    gpu: Gpu | None
-    values: dict[str, object]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,144 +51,24 @@ class Sizing:
     notes: list[str] = field(default_factory=list)
 
 
-def engine_of(config: Config) -> Engine:
-    """Look up the model and the GPU that a configuration names; raises ``ConfigError`` for names nobody knows."""
-    values: dict[str, object] = {name: value.value for name, value in config.items()}
-    version = str(values.get("vllm_version", NEWEST_VERSION))
-    notes = []
-    gpu = None
-    if "gpu" in values:
-        match = find_gpu(str(values["gpu"]))
-        gpu = match.gpu
-        notes += [match.note] if match.note else []
-        if not gpu.is_certain:
-            notes.append(f"the figures of {gpu.name} are not verified ({gpu.source})")
-    elif "gpu_total_gib" in values:
-        gpu = _gpu_of_memory(float(str(values["gpu_total_gib"])), notes)
-    model = find_model(str(values["model"]), _text(values, "quantization")) if "model" in values else None
-    notes += [model.note] if model and model.note else []
-    if model and not model.shape.is_certain:
-        notes.append(f"not all figures of {model.shape.name} are verified ({model.shape.source})")
-    return Engine(version, model, gpu, values, tuple(notes))
-
-
-def _gpu_of_memory(total_gib: float, notes: list[str]) -> Gpu | None:
-    """A GPU with the memory that the log states, where it names none."""
-    candidates = gpus_with(total_gib)
-    if not candidates:
-        return None
-    names = ", ".join(gpu.name for gpu in candidates)
-    notes.append(f"the GPU is inferred from its {total_gib:.2f} GiB: one of {names}")
-    return replace(candidates[0], total_gib=total_gib)
-
-
-def _text(values: Mapping[str, object], name: str) -> str | None:
-    found = values.get(name)
-    return None if found is None else str(found)
-
-
-def _number(values: Mapping[str, object], name: str, default: int) -> int:
-    found = values.get(name)
-    return default if found is None else int(str(found))
-
-
-def setup_of(engine: Engine) -> Setup:
-    """What decides the memory; raises ``ConfigError`` when the GPU or the model is not known."""
-    if engine.model is None or engine.gpu is None:
-        missing = "model (--model M)" if engine.model is None else "GPU (--gpu G)"
-        msg = f"the memory cannot be estimated without the {missing}"
-        raise ConfigError(msg)
-    values = engine.values
-    number = parse_version(engine.version)
-    is_large = engine.gpu.total_gib >= _LARGE_GIB and not ("A100" in engine.gpu.name and number >= (0, 9, 0))
-    utilization = values.get("gpu_memory_utilization")
-    budget = 8192 if is_large else 2048
-    return Setup(
-        engine.version, engine.model.shape, engine.model.bits, engine.gpu.total_bytes,
-        default_utilization(engine.version) if utilization is None else float(str(utilization)),
-        _number(values, "tensor_parallel_size", 1), _number(values, "pipeline_parallel_size", 1),
-        _number(values, "max_num_batched_tokens", budget), _number(values, "max_num_seqs", 1024 if is_large else 256),
-        bool(values.get("enforce_eager", False)),
-    )  # fmt: skip
-
-
-def built_of(engine: Engine) -> Built:
-    """The layers of one rank; raises ``ConfigError`` when the model is not known."""
-    if engine.model is None:
-        msg = "the bytes of a KV block are not known without the model (--model M)"
-        raise ConfigError(msg)
-    values = engine.values
-    caching = values.get("enable_prefix_caching")
-    size = values.get("block_size")
-    return layers_of(
-        engine.model.shape, engine.version, tensor_parallel_size=_number(values, "tensor_parallel_size", 1),
-        kv_cache_dtype=_text(values, "kv_cache_dtype") or "auto", block_size=None if size is None else int(str(size)),
-        max_model_len=_number(values, "max_model_len", engine.model.shape.max_model_len),
-        enable_prefix_caching=None if caching is None else bool(caching),
-        num_speculative_tokens=_number(values, "num_speculative_tokens", 0),
-        num_draft_layers=_number(values, "num_draft_layers", 0),
-    )  # fmt: skip
-
-
-def server_of(engine: Engine, built: Built, available_bytes: int) -> Server:
-    """What the planner is told."""
-    values = engine.values
-    shape = engine.model.shape if engine.model else None
-    length = _number(values, "max_model_len", shape.max_model_len if shape else 0)
-    number = parse_version(engine.version)
-    budget = setup_of(engine).max_num_batched_tokens if engine.gpu else _number(values, "max_num_batched_tokens", 8192)
-    override = values.get("num_gpu_blocks_override")
-    return Server(
-        built.layers, (available_bytes,), max(length, 1), budget,
-        bool(values.get("async_scheduling", number >= (0, 14, 0))), _number(values, "pipeline_parallel_size", 1),
-        hybrid_manager=not values.get("disable_hybrid_kv_cache_manager", False) and not _is_chunked(engine, number),
-        num_gpu_blocks_override=None if override is None else int(str(override)), state_mode=built.state_mode,
-        num_speculative_tokens=_number(values, "num_speculative_tokens", 0),
-    )  # fmt: skip
-
-
-def _is_chunked(engine: Engine, number: tuple[int, int, int]) -> bool:
-    """Chunked local attention turns the hybrid manager off by default."""
-    return engine.model is not None and "C" in engine.model.shape.layers and number >= (0, 10, 0)
-
-
-def bytes_per_block(engine: Engine) -> int:
-    """Bytes of one block of the pool on one rank (the widest pipeline stage); raises ``ConfigError``."""
-    built = built_of(engine)
-    probe = plan(server_of(engine, built, 1 << 50), capacity_rules_for(engine.version, generation_of(engine)))
-    return max(probe.bytes_per_block)
-
-
-def generation_of(engine: Engine) -> Literal["v0", "v1"] | None:
-    """V0 or V1 where the configuration says so; None: the version's default."""
-    names: dict[object, Literal["v0", "v1"]] = {"v0": "v0", "v1": "v1"}
-    return names.get(engine.values.get("engine_generation"))
-
-
 def measured(engine: Engine, logged: Config) -> Band | None:
     """The bytes that a log says were available on one rank, as a band of what its rounding allows; None: it does not.
 
     "Available KV cache memory" has two decimals; a block count stands for less than one block more.
     """
     printed, counted = None, None
+    probe = probe_of(engine)
     if "available_kv_gib" in logged:
         gib = float(logged["available_kv_gib"].value)
         printed = Band(int(gib * GIB), int((gib - _HALF_STEP) * GIB), int((gib + _HALF_STEP) * GIB))
-    if (blocks := logged_blocks(logged, has_groups=_num_groups(engine) > 1)) is not None:
-        size = bytes_per_block(engine)
+    if (blocks := logged_blocks(logged, has_groups=len(probe.groups) > 1)) is not None:
+        size = max(probe.bytes_per_block)
         counted = Band(blocks * size, blocks * size, (blocks + 1) * size - 1)
     if printed is None or counted is None:
         return printed or counted
     low, high = max(printed.low, counted.low), min(printed.high, counted.high)
     # Where the two do not meet (another rank's line, an override), the count is what the server has.
     return Band(min(max(printed.likely, low), high), low, high) if low <= high else counted
-
-
-def _num_groups(engine: Engine) -> int:
-    probe = plan(
-        server_of(engine, built_of(engine), 1 << 50), capacity_rules_for(engine.version, generation_of(engine))
-    )
-    return len(probe.groups)
 
 
 def logged_blocks(logged: Config, *, has_groups: bool = False) -> int | None:
@@ -221,7 +88,7 @@ def size_engine(wanted: Config, logged: Config | None = None) -> Sizing:
     """
     engine = engine_of(wanted)
     notes = list(engine.notes)
-    _check_heads(engine, wanted)
+    check_heads(engine, wanted)
     before = engine_of(logged) if logged is not None else None
     if before is not None:
         before = replace(before, model=before.model or engine.model, gpu=before.gpu or engine.gpu)
@@ -265,16 +132,6 @@ def _refuse(engine: Engine, memory: Memory, available: Band, how: str) -> None:
         f"no memory is left for KV blocks: a rank of {model} takes about {used / GIB:.1f} GiB beside them{parts} "
         f"({how}), vLLM may use {memory.requested / GIB:.1f} GiB of {where}; {advice}"
     )
-    raise ConfigError(msg)
-
-
-def _check_heads(engine: Engine, config: Config) -> None:
-    """Refuse a tensor parallel size that vLLM refuses; a logged one did start. Raises ``ConfigError``."""
-    ranks = config.get("tensor_parallel_size")
-    heads = engine.model.shape.num_heads if engine.model else 0
-    if ranks is None or ranks.origin != "given" or not heads or heads % int(ranks.value) == 0:
-        return
-    msg = f"tensor_parallel_size {ranks.value:,}: vLLM refuses it, as it does not divide the model's {heads} attention heads"
     raise ConfigError(msg)
 
 
@@ -360,9 +217,7 @@ def _blocks_of_groups(logged: Config) -> ConfigValue | None:
     if "num_gpu_blocks" in logged or "kv_cache_tokens" not in logged or not windows_of(logged)[0]:
         return None
     engine = engine_of({name: value for name, value in logged.items() if name != "gpu"})
-    probe = plan(
-        server_of(engine, built_of(engine), 1 << 50), capacity_rules_for(engine.version, generation_of(engine))
-    )
+    probe = probe_of(engine)
     tokens = int(logged["kv_cache_tokens"].value)
     # The printed tokens are proportional to the blocks, rounded down.
     blocks = -(-tokens * probe.num_blocks // probe.num_tokens)

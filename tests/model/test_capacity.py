@@ -13,9 +13,10 @@ from tests.test_cli import call
 from tests.test_storm import SAMPLE
 from tracekit.catalogue.gpus import find_gpu
 from tracekit.catalogue.models import all_models, find_model
+from tracekit.config import GIB
 from tracekit.errors import ConfigError, TracekitError
 from tracekit.model.capacity import CapacityError, LayerCache, Server, capacity_rules_for, plan
-from tracekit.model.capacity.memory import GIB, Band, Setup, estimate, moved
+from tracekit.model.capacity.memory import Band, Setup, estimate, moved
 from tracekit.replay.replay import replay
 from tracekit.run import load
 

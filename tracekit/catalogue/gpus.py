@@ -8,9 +8,9 @@ from importlib.resources import files
 from typing import Final
 
 from tracekit.catalogue.names import nearest, shortened, squeezed, words
+from tracekit.config import GIB
 from tracekit.errors import ConfigError
 
-GIB: Final = 1 << 30
 _NOISE: Final = frozenset(
     {"nvidia", "amd", "tesla", "geforce", "instinct", "gpu", "graphics", "card", "the", "x", "oam"}
 )
@@ -79,7 +79,6 @@ class GpuMatch:
 
 
 _COLUMNS: Final = 12
-_LONGEST_NAME: Final = 200
 
 
 @cache
@@ -110,7 +109,7 @@ def find_gpu(name: str) -> GpuMatch:
     found = _find(one)
     if found is None:
         known = [known for gpu in all_gpus() for known in (gpu.name, gpu.cuda_name)]
-        near = ", ".join(nearest(one[:_LONGEST_NAME], known))
+        near = ", ".join(nearest(one, known))
         offered = f"nearest: {near}" if near else f"it has {', '.join(gpu.name for gpu in all_gpus())}"
         msg = f"GPU {shortened(name)} is not in the catalogue; {offered}"
         raise ConfigError(msg)

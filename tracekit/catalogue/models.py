@@ -9,16 +9,14 @@ from typing import Any, Final
 
 from tracekit.catalogue.model_names import Key, beginning, bits_of, key_of, last_name, reduced
 from tracekit.catalogue.names import nearest, shortened
+from tracekit.config import config_file
 from tracekit.errors import ConfigError, InputError
 
 FULL, SLIDING, CHUNKED, MLA, SPARSE_MLA = "F", "S", "C", "L", "I"
 MAMBA1, MAMBA2, GDN, KDA, BOTH, NOTHING = "m", "M", "G", "K", "B", "-"
 """Letters of ``ModelShape.layers``; BOTH: full attention and Mamba-2 side by side, NOTHING: a layer without cache."""
-STATES: Final = frozenset({MAMBA1, MAMBA2, GDN, KDA, BOTH})
-
-
 _MOST_OFFERED: Final = 6
-_LONGEST_NAME: Final = 200
+STATES: Final = frozenset({MAMBA1, MAMBA2, GDN, KDA, BOTH})
 
 
 @dataclass(frozen=True)
@@ -134,9 +132,7 @@ def find_model(name: str, quantization: str | None = None) -> ModelMatch:
 
     ``quantization``: vLLM's flag. Raises ``ConfigError`` that offers the nearest, ``InputError`` for a bad file.
     """
-    path = Path(name)
-    config = path if path.suffix == ".json" else path / "config.json"
-    if _is_file(config):
+    if (config := config_file(name)) is not None:
         from tracekit.catalogue.hf_config import shape_from_config
 
         shape = shape_from_config(_json(config), config.parent.name or "config.json", f"{config.name} as given")
@@ -152,7 +148,7 @@ def find_model(name: str, quantization: str | None = None) -> ModelMatch:
         found, note = begun[0], f"{name} is taken as {begun[0].name}, the only model whose name begins so"
     if found is None:
         names = [shape.name for shape in begun][:_MOST_OFFERED] or nearest(
-            last_name(name)[:_LONGEST_NAME], [shape.name for shape in all_models()]
+            last_name(name), [shape.name for shape in all_models()]
         )
         offered = f"; nearest: {', '.join(names)}" if names else ""
         msg = f"model {shortened(name)} is not in the catalogue{offered}; give its config.json"
@@ -174,13 +170,6 @@ def _by_key() -> dict[Key, ModelShape]:
 def _match(shape: ModelShape, name: str, quantization: str | None, note: str | None = None) -> ModelMatch:
     bits = bits_of(name, quantization)
     return ModelMatch(shape, shape.weight_bits if bits is None else bits, note)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False  # too long for a path, or no text for one
 
 
 def _json(path: Path) -> dict[str, Any]:

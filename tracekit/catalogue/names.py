@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+_LONGEST: Final = 200
 _SPLIT: Final = re.compile(r"[^a-z0-9.+]+")
 
 
@@ -25,5 +26,6 @@ def squeezed(name: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The known names most like this one, best first."""
+    # An endless name is like nothing, and takes for ever to compare.
     by_key = {squeezed(candidate): candidate for candidate in known}
-    return [by_key[key] for key in difflib.get_close_matches(squeezed(name), by_key, 3, 0.5)]
+    return [by_key[key] for key in difflib.get_close_matches(squeezed(name[:_LONGEST]), by_key, 3, 0.5)]

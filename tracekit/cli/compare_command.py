@@ -39,8 +39,8 @@ def command(
 
     The error is RIGHT / LEFT - 1. Observed against simulated, or one configuration against another. Two replays of
     one trace under different vLLM versions: also where their decisions part, and which rule is responsible. Behind a
-    percentile stands how far chance alone moves LEFT's (95 %, bootstrap over requests with a fixed seed). ~ marks a guess within a bucket of
-    a histogram.
+    percentile stands how far chance alone moves LEFT's (95 %, bootstrap over requests with a fixed seed). ~ marks
+    a guess within a bucket of a histogram.
     """
     from tracekit.api import compare
     from tracekit.compare.conditions import judge, parse_condition

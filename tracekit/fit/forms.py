@@ -6,12 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracekit.step_time.parameters import StepTime, step_time_from_dict
+from tracekit.step_time.parameters import CHAT, FRONTEND, StepTime, step_time_from_dict
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
-FRONTEND: Final = "frontend_ms"
-CHAT: Final = "frontend_chat_ms"
 OUTSIDE_STEPS: Final = frozenset({FRONTEND, CHAT})
 """The numbers that no step's duration depends on."""
 _SCALE: Final = {

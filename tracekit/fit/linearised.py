@@ -13,13 +13,14 @@ import numpy as np
 import polars as pl
 
 from tracekit.errors import InputError
-from tracekit.fit.forms import CHAT, FRONTEND, OUTSIDE_STEPS, Form, Vector
+from tracekit.fit.forms import OUTSIDE_STEPS, Form, Vector
 from tracekit.replay.compiled import unsupported
 from tracekit.replay.endpoints import is_chat
 from tracekit.replay.replay import replay
 from tracekit.replay.settings import settle
 from tracekit.run import Run
 from tracekit.step_time.duration import StepParameters, of_context, of_reqs, of_tokens
+from tracekit.step_time.parameters import CHAT, FRONTEND
 
 METRICS: Final = ("tpot", "ttft", "e2e")
 _WEIGHTS: Final = {"tpot": 1.0, "ttft": 0.5, "e2e": 0.5}

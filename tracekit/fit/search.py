@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracekit.fit.forms import FRONTEND, Form, Vector
+from tracekit.fit.forms import Form, Vector
 from tracekit.fit.linearised import METRICS, Linearised, Matrix, Target, linearise
 from tracekit.progress import Progress
+from tracekit.step_time.parameters import FRONTEND
 
 _ROUNDS: Final = 24
 _RATES_FIRST: Final = 4

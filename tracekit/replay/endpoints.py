@@ -23,13 +23,11 @@ def held_in_frontend(requests: pl.DataFrame, chat_ns: int) -> pl.DataFrame:
 
 
 def as_sent(requests: pl.DataFrame, chat_ns: int) -> pl.DataFrame:
-    """The replayed requests with the arrivals that they had before ``held_in_frontend``."""
-    return _moved(requests, -chat_ns, "arrival_ns")
+    """The replayed requests with the arrivals that they had before ``held_in_frontend``, in their order."""
+    moved = _moved(requests, -chat_ns, "arrival_ns")
+    return moved.sort("arrival_ns", "request_id", nulls_last=True) if chat_ns else moved
 
 
 def _moved(requests: pl.DataFrame, by_ns: int, *columns: str) -> pl.DataFrame:
-    if not by_ns:
-        return requests
     more = pl.when(is_chat()).then(by_ns).otherwise(0)
-    moved = requests.with_columns(pl.col(name) + more for name in columns if name in requests.columns)
-    return moved.sort("arrival_ns", "request_id", nulls_last=True) if by_ns < 0 else moved
+    return requests.with_columns(pl.col(name) + more for name in columns) if by_ns else requests

@@ -3,7 +3,8 @@
 from typing import Any
 
 from tracekit.capacity import Capacity, Expected
-from tracekit.model.capacity.memory import GIB, Band, Memory
+from tracekit.config import GIB
+from tracekit.model.capacity.memory import Band, Memory
 from tracekit.model.capacity.plan import CapacityPlan
 from tracekit.pool import Sizing
 

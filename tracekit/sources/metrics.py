@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.config import SETTINGS, ConfigValue, setting_value
+from tracekit.config import GIB, SETTINGS, ConfigValue, setting_value
 from tracekit.errors import ConfigError, InputError
 from tracekit.schema.parquet import polars_schema
 from tracekit.schema.tables import DISTRIBUTIONS, ENGINE_STATS, EVENTS
@@ -22,7 +22,6 @@ _LABELS: Final = {
 _OTHER_MEANING: Final = frozenset({"hash_block_size", "swap_space"})
 """Labels that share a setting's name but mean something else or do not apply to V1."""
 _FILES_LOOKED_AT: Final = 20
-_GIB: Final = 1 << 30
 _RESTART_S: Final = 1.0
 
 
@@ -236,7 +235,7 @@ def _config(engines: list[_Engine], observation: Observation, where: str) -> dic
         if name not in SETTINGS or label in _OTHER_MEANING or text in {"None", ""}:
             continue
         try:
-            raw = float(text) / _GIB if label == "swap_space_gib" else text
+            raw = float(text) / GIB if label == "swap_space_gib" else text
             found[name] = setting_value(name, raw, "logged", where)
         except (ConfigError, ValueError):
             observation.skipped[f"unreadable label {name} of cache_config_info"] = 1

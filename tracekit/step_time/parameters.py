@@ -14,7 +14,10 @@ from tracekit.step_time.tabulated import TABULATED_KEYS, TabulatedParameters, ta
 
 _AFFINE_KEYS: Final = {"t0_ms": 1e6, "per_token_us": 1e3, "per_seq_us": 1e3, "per_context_token_us": 1e3}
 _FORMS: Final = {"affine": tuple(_AFFINE_KEYS), "physical": PHYSICAL_KEYS, "tabulated": TABULATED_KEYS}
-_FRONTEND: Final = {"frontend_ms": 1e6, "frontend_chat_ms": 1e6}
+FRONTEND: Final = "frontend_ms"
+CHAT: Final = "frontend_chat_ms"
+"""Keys of a step time: from arrival to the engine, and what a chat completion takes more."""
+_FRONTENDS: Final = (FRONTEND, CHAT)
 _ABOUT: Final = frozenset({"form", "origin", "where", "fit"})
 _LARGEST: Final = 1e7
 _LEAST_SHOWN_NS: Final = 0.01
@@ -80,9 +83,9 @@ class StepTime:
             }
         else:
             own = {"form": "tabulated" if isinstance(p, TabulatedParameters) else "physical", **self.described}
-        frontend = {"frontend_ms": self.frontend_ns / 1e6}
+        frontend = {FRONTEND: self.frontend_ns / 1e6}
         if self.chat_ns:
-            frontend["frontend_chat_ms"] = self.chat_ns / 1e6
+            frontend[CHAT] = self.chat_ns / 1e6
         about = {"origin": self.origin, "where": self.where}
         return {**own, **frontend, **about, **({"fit": dict(self.fit)} if self.fit else {})}
 
@@ -111,16 +114,16 @@ def step_time_from_dict(found: object, origin: str, where: str) -> StepTime:
         raise ConfigError(msg)
     form = found.get("form", "affine")
     known = _FORMS[form]
-    unknown = sorted(set(found) - set(known) - _ABOUT - set(_FRONTEND))
+    unknown = sorted(set(found) - set(known) - _ABOUT - set(_FRONTENDS))
     if unknown:
-        msg = f"{where}: unknown key '{unknown[0]}' in a step time; known are {', '.join((*known, *_FRONTEND))}"
+        msg = f"{where}: unknown key '{unknown[0]}' in a step time; known are {', '.join((*known, *_FRONTENDS))}"
         raise ConfigError(msg)
     fit = found.get("fit", {})
     if not isinstance(fit, Mapping):
         msg = f"{where}: fit must be an object, as tracekit fit writes it"
         raise ConfigError(msg)
     _check_fit(fit, where)
-    frontend_ns, chat_ns = (round(_number(found.get(key, 0), key, where) * scale) for key, scale in _FRONTEND.items())
+    frontend_ns, chat_ns = (round(_number(found.get(key, 0), key, where) * 1e6) for key in _FRONTENDS)
     if form != "affine":
         given = {key: value for key, value in found.items() if key in known}
         made = physical_from_dict(given, where) if form == "physical" else tabulated_from_dict(given, where)

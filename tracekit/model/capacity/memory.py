@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.catalogue.models import ModelShape
-from tracekit.config import parse_version
+from tracekit.config import GIB, parse_version
 
-GIB: Final = 1 << 30
 _GRAPHS_COUNT: Final = (0, 20, 2)
 _LEAN_SAMPLER: Final = (0, 12, 0)
 _LEAN_EXPERTS: Final = (0, 13, 0)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tracekit.config import GIB
 from tracekit.errors import TracekitError
 from tracekit.model.capacity.grouping import Group, Layers, NotGroupableError, group_layers
 from tracekit.model.capacity.layers import Demand, FaultError, LayerCache, StateMode, blocks_needed
 from tracekit.model.capacity.rules import CapacityRules
 
-GIB: Final = 1 << 30
 _NOTHING_LEFT: Final = "no memory is left for KV blocks"
 
 
