@@ -118,7 +118,8 @@ def _doubt(run: Run, outcome: dict[str, Any]) -> str | None:
         return None
     return (
         f"the engine counted {recorded:,.0f} preemptions, the replay has {replayed:,.0f}: findings and remedies are those of "
-        "the replay and not of what happened; calibrate its step time (tracekit fit RUN -o F, --step-time F)"
+        "the replay and not of what happened; calibrate its step time (tracekit fit RUN -o F, --step-time F), and see whether "
+        "all requests that it served are in the run"
     )
 
 
