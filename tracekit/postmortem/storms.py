@@ -1,5 +1,6 @@
 """Preemption storms: when, who, what it cost, and what filled the pool."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,14 +93,15 @@ def _too_many(run: Run, during: dict[str, Any], load: dict[str, Any]) -> list[st
         return []
     limit, blocks, size = (int(run.config[name].value) for name in names)
     length = load["mean_prompt_tokens"] + (load.get("mean_output_tokens") or 0)
-    fitting = blocks * size / max(length, 1)
+    # A request holds whole blocks.
+    fitting = blocks // max(math.ceil(length / size), 1)
     if fitting >= limit:
         return []
     ran = during.get("mean_running_reqs")
     said = f"; {ran:.0f} ran on average" if ran else ""
     return [
         (
-            f"admission outruns the pool: {blocks:,} blocks hold {fitting:.0f} requests of this length to their end "
+            f"admission outruns the pool: {blocks:,} blocks hold {fitting:,} requests of this length to their end "
             f"({length:,.0f} tokens), max_num_seqs admits {limit}{said}"
         )
     ]
