@@ -8,6 +8,8 @@ import tracekit
 from tracekit.config import ConfigValue
 from tracekit.errors import InputError, OutputExistsError
 from tracekit.run import Run, load
+from tracekit.schema.parquet import conform
+from tracekit.schema.tables import TABLES_BY_NAME
 
 
 def small_run() -> Run:
@@ -149,6 +151,27 @@ def test_another_format_and_swapped_tables_are_errors(tmp_path: Path) -> None:
         (tmp_path / "run" / "run.json").write_text(json.dumps({**found, **changed}))
         with pytest.raises(InputError, match=message):
             load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("table", "frame", "message"),
+    [
+        ("requests", {"request_id": ["chatcmpl-", "chatcmpl-"], "arrival_ns": [0, 5]}, "must be unique"),
+        (
+            "distributions",
+            {"metric": ["ttft_ns", "ttft_ns"], "bucket_low": [0.0, 1.0], "bucket_high": [1.0, float("nan")], "count": [1, 1]},
+            "distributions.bucket_high must be a finite number or null .row 1.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_with_values_that_no_run_has_is_refused(
+    tmp_path: Path, table: str, frame: dict[str, list[object]], message: str
+) -> None:
+    run = small_run()
+    run.tables[table] = conform(TABLES_BY_NAME[table], pl.DataFrame(frame), table)
+    run.save(tmp_path / "run")
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "run").table(table)
 
 
 def test_numbered_requests_are_said(tmp_path: Path) -> None:

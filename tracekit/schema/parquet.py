@@ -166,7 +166,11 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
 
 
 def check_values(table: Table, frame: pl.DataFrame, where: str) -> None:
-    """Refuse values that no run can hold: negative counts, tokens or durations, lists of absurd length."""
+    """Refuse values that no run can hold: negative counts, numbers that are none, absurdly long lists, an id twice."""
+    if table.name == "requests" and frame["request_id"].is_duplicated().any():
+        row = frame["request_id"].is_duplicated().arg_max()
+        msg = f"{where}: requests.request_id must be unique (row {row} stands again)"
+        raise InputError(msg)
     for column in table.columns:
         series = frame[column.name]
         if _never_negative(column) and (low := series.min()) is not None and low < 0:  # type: ignore[operator]
@@ -175,6 +179,9 @@ def check_values(table: Table, frame: pl.DataFrame, where: str) -> None:
             raise InputError(msg)
         if column.unit == "ns" and column.type == "int64" and (far := (series > _MAX_NS) | (series < -_MAX_NS)).any():
             msg = f"{where}: {table.name}.{column.name} is further than 146 years away (row {far.arg_max()})"
+            raise InputError(msg)
+        if series.dtype.is_float() and (strange := ~series.is_finite().fill_null(value=True)).any():
+            msg = f"{where}: {table.name}.{column.name} must be a finite number or null (row {strange.arg_max()})"
             raise InputError(msg)
         if column.type.startswith("list"):
             longest = series.list.len().max()
