@@ -40,6 +40,7 @@ _LEVEL_STAMP: Final = f"(?:{LEVELS}) {_STAMP_SHAPE} "
 _LEVEL_LETTERS: Final = "".join(sorted({*LEVELS} - {"|"})) + " "
 _STAMP_LETTERS: Final = len("03-05 10:00:00")
 _LEVEL_STAMP_BYTES: Final = len("CRITICAL ") + _STAMP_LETTERS
+_STATS_WORDS: Final = "Avg prompt throughput: "
 _STATS_FIELDS: Final = {
     field: pl.Float64 for place, name in enumerate(STATS_NUMBERS) for field in (name, " " * (place + 1))
 }
@@ -51,10 +52,15 @@ _NO_SLOW: Final = pl.DataFrame(
         "line": pl.Int64,
         "text": pl.String,
         "glued": pl.Boolean,
+    }
+)
+NO_STATS: Final = pl.DataFrame(
+    schema={
+        "line": pl.Int64,
         **dict.fromkeys(STATS_NUMBERS, pl.Float64),
         "engine": pl.Int64,
         "stamp": pl.String,
-        "place": pl.String,
+        "head": pl.String,
     }
 )
 _WRAP_COLUMNS: Final = 60
@@ -86,7 +92,8 @@ class Block:
     ``is_own``: whether a line is a record or uvicorn's, not a foreign one or the continuation of a wrapped record.
     ``requests``: usual lines about requests (see ``request_lines``).
     ``slow``: lines to be looked at singly; ``glued``: it holds several records; ``followed``: by a line that is not own.
-    Of the usual statistics line the numbers are columns already (``prompt`` is null in other rows).
+    ``stats``: usual statistics lines; percentages as printed, ``engine`` null where none is named, ``head``: what stands
+    in front of the numbers.
     ``times``: records' instants (ns; of the stamp in year 2024, or of the outer time stamp), where they change.
     """
 
@@ -99,6 +106,7 @@ class Block:
     iterations: pl.DataFrame
     slow: pl.DataFrame
     requests: pl.DataFrame
+    stats: pl.DataFrame
     num_understood: int
 
 
@@ -125,7 +133,8 @@ def classify(piece: bytes, *, outer: bool) -> Block:
     is_record = lines.text.str.contains(RECORD)
     # What is settled is put aside, so that the costly expressions see few lines.
     records, rest = everything.split(is_record)
-    times = _times(everything if outer else records, outer=outer)
+    stamps = None if outer else _stamps(records.text)
+    times = _changes(records.line, stamps) if stamps is not None else _outer_times(everything)
     accesses, others = rest.split(rest.text.str.contains(ACCESS))
     access = _access_rows(accesses)
     begins = _begins(records, lines.ends_cr)
@@ -136,6 +145,10 @@ def classify(piece: bytes, *, outer: bool) -> Block:
     requests, remaining = _requests(remaining, lines)
     uvicorn = others.line.filter(others.text.str.contains(UVICORN))
     is_own = is_record.scatter(accesses.line, True).scatter(uvicorn, True) if rest.line.len() else is_record
+    begins = _begins(remaining, lines.ends_cr)
+    is_usual = remaining.text.str.contains(_USUAL_LINE)
+    usual, remaining = remaining.split(is_usual if begins is None else is_usual & begins)
+    stats = _stats(usual, _stamps(usual.text) if stamps is None else _of(records, stamps, usual))
     slow = [_slow_records(remaining, lines, is_own), _frame(others.split(others.text.str.contains(_REST))[0])]
     rows = pl.concat(slow, how="diagonal").sort("line") if slow[1].height else slow[0]
     is_followed = ~is_own.shift(-1, fill_value=True)
@@ -149,6 +162,7 @@ def classify(piece: bytes, *, outer: bool) -> Block:
         _timed(iterations, times),
         _timed(rows.with_columns(followed=is_followed.gather(rows["line"])), times),
         _timed(requests, times),
+        _timed(stats, times),
         int(is_own.sum()),
     )
 
@@ -168,16 +182,23 @@ def _frame(part: _Part) -> pl.DataFrame:
     return pl.DataFrame({"line": part.line, "text": part.text})
 
 
-def _times(part: _Part, *, outer: bool) -> pl.DataFrame:
+def _outer_times(everything: _Part) -> pl.DataFrame:
     """The instants of lines, where they are known and change."""
-    if outer:
-        known = pl.DataFrame({"line": part.line, "time": _outer_instants(part.text)}).drop_nulls()
-        return known.filter(known["time"].ne_missing(known["time"].shift(1)))
-    stamp = _stamps(part.text)
+    known = pl.DataFrame({"line": everything.line, "time": _outer_instants(everything.text)}).drop_nulls()
+    return known.filter(known["time"].ne_missing(known["time"].shift(1)))
+
+
+def _changes(line: pl.Series, stamp: pl.Series) -> pl.DataFrame:
+    """The instants of records' stamps, where they change."""
     changes = stamp.ne_missing(stamp.shift(1))
     # Of a stamp without a year it is 2024, which has every day.
     time = ("2024-" + stamp.filter(changes)).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us")
-    return pl.DataFrame({"line": part.line.filter(changes), "time": time.cast(pl.Int64) * 1000}).drop_nulls()
+    return pl.DataFrame({"line": line.filter(changes), "time": time.cast(pl.Int64) * 1000}).drop_nulls()
+
+
+def _of(part: _Part, values: pl.Series, some: _Part) -> pl.Series:
+    """Of values of a part's lines those of some of them."""
+    return values.gather(part.line.search_sorted(some.line))
 
 
 def _stamps(text: pl.Series) -> pl.Series:
@@ -290,9 +311,6 @@ def _engines(before: pl.Series) -> pl.Series:
 
 def _slow_records(records: _Part, lines: Lines, is_own: pl.Series) -> pl.DataFrame:
     """Records that need a look of their own: known words, loud levels, glued records, and wrapped ones of these."""
-    is_usual = records.text.str.contains(_USUAL_LINE)
-    begins = _begins(records, lines.ends_cr)
-    usual, records = records.split(is_usual if begins is None else is_usual & begins)
     free, records = records.split(records.text.str.contains(_FREE))
     glued = records.text.str.contains(GLUED)
     found = glued | records.text.str.contains(_WORDS) | records.text.str.contains(_LOUD)
@@ -302,24 +320,33 @@ def _slow_records(records: _Part, lines: Lines, is_own: pl.Series) -> pl.DataFra
         following = lines.text.gather(records.line.gather(broken) + 1).str.slice(0, 400)
         found = found.scatter(broken, (records.text.gather(broken) + following).str.contains(_WORDS))
     chosen = _Part(records.line.filter(found), records.text.filter(found))
-    parts = [_frame(chosen).with_columns(glued=glued.filter(found)), _frame(free), _usual_stats(usual)]
+    parts = [_frame(chosen).with_columns(glued=glued.filter(found)), _frame(free)]
     filled = [part for part in parts if part.height]
     return pl.concat([_NO_SLOW, *filled], how="diagonal").sort("line")
 
 
-def _usual_stats(usual: _Part) -> pl.DataFrame:
+def _stats(usual: _Part, stamps: pl.Series) -> pl.DataFrame:
     """The usual statistics lines with their numbers; percentages as printed."""
     if not usual.line.len():
-        return _NO_SLOW
-    halves = usual.text.str.splitn("Avg prompt throughput: ", 2).struct
-    numbers = _numbers(halves.field("field_1"), _STATS_FIELDS)
+        return NO_STATS
+    start = usual.text.str.find(_STATS_WORDS, literal=True)
+    head = cut(usual.text, 0, start)
+    numbers = _numbers(cut(usual.text, start + len(_STATS_WORDS)), _STATS_FIELDS)
     columns = {
+        "line": usual.line,
         **{name: numbers[name] for name in STATS_NUMBERS},
-        "engine": halves.field("field_0").str.extract("Engine ([0-9]+): $", 1).cast(pl.Int64, strict=False),
-        "stamp": _stamps(usual.text),
-        "place": halves.field("field_0").str.extract(r"([^ \[]+)\] (?:Engine [0-9]+: )?$", 1),
+        "engine": _named_engines(head),
+        "stamp": stamps,
+        "head": head,
     }
-    return _frame(usual).with_columns(pl.Series(name, value) for name, value in columns.items())
+    return pl.DataFrame(columns)
+
+
+def _named_engines(head: pl.Series) -> pl.Series:
+    """The engine that the message names, null where it names none."""
+    if head.str.ends_with(" Engine 000: ").all():
+        return pl.repeat(0, head.len(), dtype=pl.Int64, eager=True)
+    return head.str.extract("Engine ([0-9]+): $", 1).cast(pl.Int64, strict=False)
 
 
 def _timed(rows: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final
 
 import polars as pl
 
@@ -21,13 +21,10 @@ from tracekit.sources.vllm_log.block import Block, classify, has_outer_times
 from tracekit.sources.vllm_log.clock import Calendar, calendar
 from tracekit.sources.vllm_log.lines import pieces
 from tracekit.sources.vllm_log.reader import Reader
-from tracekit.sources.vllm_log.requests import Request
-from tracekit.sources.vllm_log.rows import StatsRow
 from tracekit.sources.vllm_log.starts import Start, WhereOf, choose, config_of
 
 _AHEAD: Final = 3
 _HASH_BLOCK: Final = 16
-_Row = TypeVar("_Row", StatsRow, Request)
 _DATED: Final = re.compile(rb"(?:^|[\s\[])(20\d\d)-(\d\d-\d\d)[T ]\d\d:\d\d:\d\d")
 _DATE_BYTES: Final = 1 << 20
 
@@ -169,16 +166,16 @@ class _Filling:
         reader = self.found.reader
         self._note_clock()
         warnings = [e for e in reader.events if e.kind == "preemption_warning" and self._has(e.line)]
-        if stats := self._own(reader.stats, "statistics lines"):
+        if (stats := self._inside(reader.stats.frame(), "statistics lines")).height:
             first = self.start.first_line if self.start.is_marked else None
             rows = self._timed(tables.engine_stats(stats, warnings, first), "statistics lines")
             self._put("engine_stats", rows.rename({"time": "time_ns"}).drop("line"))
         if reader.iterations:
-            iterations = pl.concat(reader.iterations)
-            inside = iterations.filter(pl.col("line").is_between(*self.lines, closed="left")).sort("line")
-            self._skip("iteration lines of another start", iterations.height - inside.height)
-            self._fill_steps(self._timed(inside, "iteration lines"))
-        if requests := self._own(reader.requests.rows, "requests"):
+            inside = self._inside(pl.concat(reader.iterations), "iteration lines")
+            self._fill_steps(self._timed(inside.sort("line"), "iteration lines"))
+        requests = [row for row in reader.requests.rows if self._has(row.line)]
+        self._skip("requests of another start", len(reader.requests.rows) - len(requests))
+        if requests:
             self._fill_requests(self._timed(tables.requests(requests), "requests"))
         self._fill_events()
         for what, count in reader.counts.items():
@@ -201,11 +198,11 @@ class _Filling:
         if count:
             self.observation.skipped[what] = self.observation.skipped.get(what, 0) + count
 
-    def _own(self, rows: list[_Row], what: str) -> list[_Row]:
+    def _inside(self, rows: pl.DataFrame, what: str) -> pl.DataFrame:
         """The rows of the run; those of other starts are counted."""
-        own = [row for row in rows if self._has(row.line)]
-        self._skip(f"{what} of another start", len(rows) - len(own))
-        return own
+        inside = rows.filter(pl.col("line").is_between(*self.lines, closed="left"))
+        self._skip(f"{what} of another start", rows.height - inside.height)
+        return inside
 
     def _timed(self, frame: pl.DataFrame, what: str) -> pl.DataFrame:
         """Give instants; a line before the first time stamp takes that one."""
@@ -238,8 +235,7 @@ class _Filling:
         """Events of all starts, but access lines of the run alone."""
         reader = self.found.reader
         access = pl.concat(reader.access) if reader.access else tables.NO_ACCESS
-        inside = access.filter(pl.col("line").is_between(*self.lines, closed="left"))
-        self._skip("access lines of another start", access.height - inside.height)
+        inside = self._inside(access, "access lines")
         merged = tables.events(reader.events, inside, self.found.where)
         if merged.height:
             timed = self._timed(merged.with_columns(pl.col("time").forward_fill()), "events")

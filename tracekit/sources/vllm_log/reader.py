@@ -28,13 +28,12 @@ from tracekit.sources.vllm_log.shapes import (
 )
 from tracekit.sources.vllm_log.sizes import note_settings, note_sizes
 from tracekit.sources.vllm_log.starts import Printed, Start
+from tracekit.sources.vllm_log.stats_lines import COPY_LINES, StatsLines, usual_row
 from tracekit.sources.vllm_log.wrapped import Lines, Wrapped
 
 MAX_ACCESS_ROWS: Final = 4_000_000
 _SHORT: Final = 40
-_NEAR_STATS: Final = 16
 _RECENT: Final = 4096
-_COPY_LINES: Final = 64
 _CRLF_SHARE: Final = 0.95
 
 
@@ -46,7 +45,7 @@ class Reader:
     physical: Physical = field(default_factory=Physical)
     starts: list[Start] = field(default_factory=list)
     printed: Printed = field(default_factory=Printed)
-    stats: list[StatsRow] = field(default_factory=list)
+    stats: StatsLines = field(default_factory=StatsLines)
     events: list[Event] = field(default_factory=list)
     requests: Requests = field(default_factory=Requests)
     access: list[pl.DataFrame] = field(default_factory=list)
@@ -83,23 +82,31 @@ class Reader:
                 getattr(self, name).append(self._bounded(moved) if name == "access" else moved)
         unreadable = self.accounting.unreadable
         self._joined = 0
-        usual, taken = rows_of(block.requests), 0
-        until = block.requests["line"].search_sorted(block.slow["line"]).to_list()
         before = self._last_time
-        for (line, text, glued, *numbers, followed, time), end in zip(block.slow.iter_rows(), until, strict=True):
+        usual = rows_of(block.requests)
+        stats = block.stats.with_columns(
+            pl.col("line") + base, pl.col("time").fill_null(pl.lit(before, dtype=pl.Int64))
+        )
+        taken = stats_taken = 0
+        until = block.requests["line"].search_sorted(block.slow["line"]).to_list()
+        stats_until = block.stats["line"].search_sorted(block.slow["line"]).to_list()
+        for (line, text, glued, followed, time), end, stats_end in zip(
+            block.slow.iter_rows(), until, stats_until, strict=True
+        ):
             if taken < end:
                 self.requests.take_usual(usual[taken:end], base, before, self)
                 taken = end
+            if stats_taken < stats_end:
+                self._usual_stats(stats[stats_taken:stats_end])
+                stats_taken = stats_end
             if base + line <= self._joined_until:
                 continue
-            when = self._last_time if time is None else time
-            if numbers[0] is not None:
-                self._usual_stats(base + line, when, numbers)
-                continue
+            when = before if time is None else time
             lines = Lines(block, line, followed, self.is_crlf_file)
             if not self._slow_line(base + line, text, split_records(text, glued=bool(glued)), when, lines):
                 self.accounting.add_unreadable(line_in_file + line + 1)
         self.requests.take_usual(usual[taken:], base, before, self)
+        self._usual_stats(stats[stats_taken:])
         if block.iterations.height:
             self.current.has_data = True
         if block.times.height:
@@ -163,9 +170,9 @@ class Reader:
         key = hash(record.key)
         before = self._recent.get(key)
         if len(self._recent) > _RECENT:
-            self._recent = {k: at for k, at in self._recent.items() if line - at <= _COPY_LINES}
+            self._recent = {k: at for k, at in self._recent.items() if line - at <= COPY_LINES}
         self._recent[key] = line
-        return before is not None and line - before <= _COPY_LINES
+        return before is not None and line - before <= COPY_LINES
 
     def _record(self, line: int, record: Record, time: int | None, message: Wrapped, *, copied: bool) -> bool:
         """Take in one record; returns False when it starts like a known shape and is not one."""
@@ -174,7 +181,9 @@ class Reader:
             # The words by which a record is known may be broken themselves.
             text = message.joined()
         if PERIODIC.match(text):
-            return (copied and not STATS_START.match(text)) or self._periodic(line, record, time, text, message)
+            if STATS_START.match(text):
+                return self._stats(line, record, time, message, copied=copied)
+            return copied or self._periodic(line, record, time, text, message)
         if record.is_free_text or text.startswith(("Added request ", "Finished request ", "Aborted request")):
             return copied or self.requests.take(line, time, record, message.read, self)
         if note_sizes(self, record, line, message.read) or copied:
@@ -185,8 +194,6 @@ class Reader:
 
     def _periodic(self, line: int, record: Record, time: int | None, text: str, message: Wrapped) -> bool:
         """Take in what an engine prints again and again."""
-        if STATS_START.match(text):
-            return self._stats(line, record, time, message)
         if ITERATION_START.match(text):
             return self._iteration(line, record, time, message)
         if text.startswith("Sequence group"):
@@ -194,24 +201,24 @@ class Reader:
             if warning is not None:
                 self.event(line, time, "preemption_warning", value=float(warning[3]), request_id=warning[1])
             return warning is not None
-        if (rate := V0_PREFIX.match(text)) and self.stats and self.stats[-1].time == time:
-            self.stats[-1].prefix_hit_rate = round(float(rate[1]) / 100, 6)
+        last = self.stats.last
+        if (rate := V0_PREFIX.match(text)) and last is not None and last.time == time:
+            last.prefix_hit_rate = round(float(rate[1]) / 100, 6)
         elif " metrics: " in text[:40]:
             self.count("kv_transfer" if text.startswith("KV") else "spec_decoding")
         return True
 
-    def _usual_stats(self, line: int, time: int | None, numbers: list[Any]) -> None:
-        """Take in a statistics line whose numbers are known already."""
-        prompt, generation, running, waiting, usage, rate, engine, stamp, place = numbers
-        rate = None if rate is None else round(rate / 100, 6)
-        label = "" if engine is None else f"Engine {engine:03d}"
-        counts = (int(running), int(waiting), None, None)
-        shares = (round(usage / 100, 6), None, rate, None, None)
-        self._add_stats(
-            StatsRow(line, time, stamp, place, Stats(engine or 0, label, prompt, generation, *counts, *shares), rate)
-        )
+    def _usual_stats(self, rows: pl.DataFrame) -> None:
+        """Take in statistics lines whose numbers are known already."""
+        if rows.height and rows["line"][0] <= self._joined_until:
+            rows = rows.filter(pl.col("line") > self._joined_until)
+        while rows.height and self.current.stats_place is None:
+            self.accounting.duplicates += not self._add_stats(usual_row(rows.row(0, named=True)))
+            rows = rows[1:]
+        if rows.height:
+            self.accounting.duplicates += self.stats.add_usual(rows)
 
-    def _stats(self, line: int, record: Record, time: int | None, message: Wrapped) -> bool:
+    def _stats(self, line: int, record: Record, time: int | None, message: Wrapped, *, copied: bool) -> bool:
         found = message.read(_complete_stats)
         if found is None:
             partial = parse_stats(message.joined()) or parse_stats(record.message)
@@ -219,29 +226,22 @@ class Reader:
                 self.truncated.append(StatsRow(line, time, record.stamp, record.place, partial))
             return False
         found = message.better(found, _complete_stats, lambda stats: sum(value is not None for value in stats))
-        self._add_stats(StatsRow(line, time, record.stamp, record.place, found, found.prefix_hit_rate))
+        row = StatsRow(line, time, record.stamp, record.place, found, found.prefix_hit_rate)
+        if not self._add_stats(row) and not copied:
+            self.accounting.duplicates += 1
         return True
 
-    def _add_stats(self, row: StatsRow) -> None:
-        for before in reversed(self.stats[-_NEAR_STATS:]):
-            if row.line - before.line > _COPY_LINES:
-                break
-            if (before.stamp, before.stats) == (row.stamp, row.stats):
-                self.accounting.duplicates += 1
-                return
+    def _add_stats(self, row: StatsRow) -> bool:
+        """Take in a statistics line; False when it is a copy."""
+        if not self.stats.add(row):
+            return False
         start = self.current
         if start.stats_place is None:
             start.stats_place = (row.place, row.line)
         if "engine_generation" not in start.said:
             start.said["engine_generation"] = (row.stats.generation, "inferred", row.line)
         start.has_data = True
-        self._give_time(row.time)
-        self.stats.append(row)
-
-    def _give_time(self, time: int | None) -> None:
-        """A statistics line that lost its head was printed before this one."""
-        if self.stats and self.stats[-1].time is None:
-            self.stats[-1].time = time
+        return True
 
     def _iteration(self, line: int, record: Record, time: int | None, message: Wrapped) -> bool:
         found = message.read(parse_iteration)

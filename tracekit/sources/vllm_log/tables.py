@@ -6,10 +6,10 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.schema.parquet import polars_schema
-from tracekit.schema.tables import ENGINE_STATS, EVENTS, REQUESTS
+from tracekit.schema.tables import EVENTS, REQUESTS
 from tracekit.sources.vllm_log.clock import Calendar
 from tracekit.sources.vllm_log.requests import Request, hash_lists
-from tracekit.sources.vllm_log.rows import Event, StatsRow
+from tracekit.sources.vllm_log.rows import Event
 from tracekit.sources.vllm_log.starts import WhereOf
 
 SECOND: Final = 1_000_000_000
@@ -37,41 +37,23 @@ def placed(frame: pl.DataFrame, calendar: Calendar | None, column: str = "time")
     return calendar.instants(frame.rename({column: "time"})).rename({"time": column})
 
 
-def engine_stats(rows: Sequence[StatsRow], warnings: Sequence[Event], first_line: int | None) -> pl.DataFrame:
+def engine_stats(rows: pl.DataFrame, warnings: Sequence[Event], first_line: int | None) -> pl.DataFrame:
     """One row a statistics line. V0's preemption warnings bound its cumulative count.
 
     V0 warns at the 1st, 51st, 101st ... preemption and names that number, so after a warning of ``n`` there were n to
     n + 49, and before the first of a start there was none (``first_line``: where the start begins, None when the log
     is cut before it). No V1 version prints preemptions.
     """
-    made = []
     pending = sorted(warnings, key=lambda event: event.line)
-    known: int | None = None if first_line is None else 0
-    used = 0
-    for row in rows:
-        while used < len(pending) and pending[used].line < row.line:
-            known = int(pending[used].value or 0)
-            used += 1
-        stats = row.stats
-        # 0.2.7 printed its statistics from llm_engine.py and did not warn at all.
-        bounded = known if stats.generation == "v0" and not row.place.startswith("llm_engine.py") else None
-        made.append({
-            "line": row.line,
-            "time": row.time,
-            "engine": stats.engine,
-            "prompt_tps": stats.prompt_tps,
-            "generation_tps": stats.generation_tps,
-            "num_running_reqs": stats.running,
-            "num_waiting_reqs": stats.waiting,
-            "num_swapped_reqs": stats.swapped,
-            "num_deferred_reqs": stats.deferred,
-            "kv_cache_usage": stats.kv_usage,
-            "prefix_hit_rate": row.prefix_hit_rate,
-            "num_preemptions_min": bounded,
-            "num_preemptions_max": bounded + WARNING_STRIDE - 1 if bounded else bounded,
-            "source": "log",
-        })  # fmt: skip
-    return frame_of(made, ENGINE_STATS)
+    lines = pl.Series([event.line for event in pending], dtype=pl.Int64)
+    told = pl.Series([None if first_line is None else 0, *(int(e.value or 0) for e in pending)], dtype=pl.Int64)
+    known = told.gather(lines.search_sorted(rows["line"], side="left"))
+    low = pl.when("warns").then(known)
+    return rows.with_columns(
+        num_preemptions_min=low,
+        num_preemptions_max=pl.when(low > 0).then(low + (WARNING_STRIDE - 1)).otherwise(low),
+        source=pl.lit("log"),
+    ).drop("warns")
 
 
 def steps(rows: pl.DataFrame, *, exact: bool) -> pl.DataFrame:
