@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from tracekit.sources.vllm_log.access import NO_ACCESS, access_rows, usual_access
 from tracekit.sources.vllm_log.lines import Lines, Physical, split_lines
 from tracekit.sources.vllm_log.records import (
     ACCESS,
@@ -130,21 +131,21 @@ def classify(piece: bytes, *, outer: bool) -> Block:
     physical = Physical()
     physical.add(piece, lines.text.len())
     everything = _Part(pl.int_range(lines.text.len(), dtype=pl.Int64, eager=True), lines.text)
-    is_record = lines.text.str.contains(RECORD)
     # What is settled is put aside, so that the costly expressions see few lines.
-    records, rest = everything.split(is_record)
+    served, rest = everything.split(usual_access(lines.text))
+    records, rest = rest.split(rest.text.str.contains(RECORD))
     stamps = None if outer else _stamps(records.text)
     times = _changes(records.line, stamps) if stamps is not None else _outer_times(everything)
     accesses, others = rest.split(rest.text.str.contains(ACCESS))
-    access = _access_rows(accesses)
+    access = [access_rows(served.line), access_rows(accesses.line, accesses.text)]
     begins = _begins(records, lines.ends_cr)
     iterations, remaining = _iterations(records, begins)
     if remaining.text.str.contains(' - "', literal=True).any():
         more, remaining = remaining.split(remaining.text.str.contains(ACCESS_MESSAGE))
-        access = pl.concat([access, _access_rows(more)]).sort("line")
+        access.append(access_rows(more.line, more.text))
     requests, remaining = _requests(remaining, lines)
-    uvicorn = others.line.filter(others.text.str.contains(UVICORN))
-    is_own = is_record.scatter(accesses.line, True).scatter(uvicorn, True) if rest.line.len() else is_record
+    foreign = others.line.filter(~others.text.str.contains(UVICORN))
+    is_own = pl.repeat(True, lines.text.len(), dtype=pl.Boolean, eager=True).scatter(foreign, False)
     begins = _begins(remaining, lines.ends_cr)
     is_usual = remaining.text.str.contains(_USUAL_LINE)
     usual, remaining = remaining.split(is_usual if begins is None else is_usual & begins)
@@ -158,7 +159,7 @@ def classify(piece: bytes, *, outer: bool) -> Block:
         lines.ends_cr,
         is_own,
         times,
-        _timed(access, times),
+        _timed(_in_order(access), times),
         _timed(iterations, times),
         _timed(rows.with_columns(followed=is_followed.gather(rows["line"])), times),
         _timed(requests, times),
@@ -176,6 +177,11 @@ def _requests(records: _Part, lines: Lines) -> tuple[pl.DataFrame, _Part]:
 def _begins(records: _Part, ends_cr: pl.Series | None) -> pl.Series | None:
     """Whether a record is no further line of the one before, which would have ended in CR LF; None: none is."""
     return None if ends_cr is None else ~ends_cr.shift(1, fill_value=False).gather(records.line)
+
+
+def _in_order(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    filled = [part for part in parts if part.height]
+    return pl.concat(filled).sort("line") if len(filled) > 1 else (filled or [NO_ACCESS])[0]
 
 
 def _frame(part: _Part) -> pl.DataFrame:
@@ -253,17 +259,6 @@ def _outer_instants(text: pl.Series) -> pl.Series:
     minutes = zone.str.extract(r"([0-9]{2})$", 1).cast(pl.Int64).fill_null(0)
     offset = sign.fill_null(0) * (hours * 3600 + minutes * 60)
     return (base * 1000 + nanoseconds - offset * _NS).rename("time")
-
-
-def _access_rows(accesses: _Part) -> pl.DataFrame:
-    # Nearly all are 200: a plain search settles those, and the expression sees the others only.
-    ok = accesses.text.str.contains('" 200', literal=True)
-    status = pl.repeat(200, accesses.line.len(), dtype=pl.Int64, eager=True)
-    others = (~ok).arg_true()
-    if others.len():
-        code = accesses.text.gather(others).str.extract('" ([0-9]{3})', 1).cast(pl.Int64, strict=False)
-        status = status.scatter(others, code)
-    return pl.DataFrame({"line": accesses.line, "status": status})
 
 
 def _iterations(records: _Part, begins: pl.Series | None) -> tuple[pl.DataFrame, _Part]:
