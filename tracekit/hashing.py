@@ -64,8 +64,8 @@ def chain_tokens(token_ids: Sequence[int], block_size: int, key: bytes) -> list[
     chained: list[int] = []
     parent = b""
     for end in range(block_size, len(token_ids) + 1, block_size):
-        block = b",".join(b"%d" % token for token in token_ids[end - block_size : end])
-        parent = hashlib.blake2b(parent + b"|" + block, digest_size=8, key=key).digest()
+        block = b"".join(b", %d" % token for token in token_ids[end - block_size : end])
+        parent = hashlib.blake2b(parent + block, digest_size=8, key=key).digest()
         chained.append(int.from_bytes(parent, "big"))
     return chained
 

@@ -6,10 +6,11 @@ of a request of which an unusual line or two equal ones stand in the piece.
 """
 
 import re
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import polars as pl
 
+from tracekit.sources.vllm_log.prompt_hashes import chain_printed_tokens
 from tracekit.sources.vllm_log.records import FIRST_RECORD, LEVELS
 
 ADDED, RECEIVED, FINISHED = "Added", "Received", "Finished"
@@ -30,19 +31,34 @@ _EDGE_LINES: Final = 64
 
 
 class RequestLine(NamedTuple):
-    """One usual line. ``time``: of its record, None before the first; ``token_ids``: as printed, None when not."""
+    """One usual line. ``time``: of its record, None before the first.
+
+    ``num_printed``, ``hashes``: the prompt's token ids, None when they are not printed (see ``chain_printed_tokens``).
+    """
 
     line: int
     kind: str
     request_id: str
     max_tokens: int | None
-    token_ids: str | None
+    num_printed: int | None
+    hashes: bytes | None
     time: int | None
 
 
-def rows_of(lines: pl.DataFrame) -> list[RequestLine]:
+def rows_of(lines: pl.DataFrame, block_size: int, key: bytes) -> list[RequestLine]:
     """The usual lines of a piece, in order; plain tuples, as there may be a million."""
-    columns = (lines[name].to_list() for name in RequestLine._fields)
+    nothing: list[Any] = [None] * lines.height
+    counts, hashes = nothing, nothing
+    printed = lines["token_ids"].is_not_null().arg_true()
+    if printed.len():
+        counts, hashes = list(nothing), list(nothing)
+        found = chain_printed_tokens(lines["token_ids"].gather(printed), block_size, key)
+        for at, chain, count in zip(printed.to_list(), *found, strict=True):
+            counts[at], hashes[at] = count, chain
+    line, kind, request_id, max_tokens, time = (
+        lines[name].to_list() for name in ("line", "kind", "request_id", "max_tokens", "time")
+    )
+    columns = (line, kind, request_id, max_tokens, counts, hashes, time)
     return cast("list[RequestLine]", list(zip(*columns, strict=True)))
 
 

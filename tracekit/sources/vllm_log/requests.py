@@ -1,25 +1,18 @@
 """The requests of a log, joined by id over their lines."""
 
-import hashlib
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
-import pyarrow as pa
 
-from tracekit.sources.block_hashes import to_lists
 from tracekit.sources.vllm_log.lifecycle import Received, parse_added, parse_end, parse_received, without_suffix
+from tracekit.sources.vllm_log.prompt_hashes import chain_printed_tokens
 from tracekit.sources.vllm_log.records import Record
 from tracekit.sources.vllm_log.request_lines import ADDED, RECEIVED, RequestLine
 
 if TYPE_CHECKING:
     from tracekit.sources.vllm_log.reader import Reader
-
-_DIGEST_BYTES: Final = 8
 
 
 @dataclass(slots=True)
@@ -76,23 +69,28 @@ class Requests:
             self._end(line, time, request_id, end.reason, end.num_generated_tokens, reader)
         return True
 
-    def take_usual(self, lines: Iterable[RequestLine], base: int, before: int | None, reader: "Reader") -> None:
+    def take_usual(self, lines: Sequence[RequestLine], base: int, before: int | None, reader: "Reader") -> None:
         """Take in usual lines, whose fields are known already.
 
         ``base``: number of lines before their piece; ``before``: the instant of the record before it.
         """
-        for line, kind, request_id, max_tokens, token_ids, time in lines:
+        if not lines:
+            return
+        start = reader.current
+        arrives = False
+        for line, kind, request_id, max_tokens, num_printed, hashes, time in lines:
             when = before if time is None else time
             if kind == RECEIVED:
                 request = self._arrive(base + line, when, request_id, max_tokens)
-                if token_ids is not None:
-                    self._fill_prompt(request, token_ids, reader.current.max_log_len)
-                reader.current.has_data = True
+                if hashes is not None and num_printed is not None:
+                    _fill_prompt(request, hashes, num_printed, start.max_log_len)
+                arrives = True
             elif kind == ADDED:
                 self._add(base + line, when, request_id)
-                reader.current.has_data = True
+                arrives = True
             else:
                 self._end(base + line, when, request_id, None, None, reader)
+        start.has_data |= arrives
 
     def _receive(self, line: int, time: int | None, received: Received, reader: "Reader") -> None:
         if received.is_details:
@@ -104,7 +102,9 @@ class Requests:
             request = self._arrive(line, time, received.request_id, received.max_tokens)
             reader.current.has_data = True
         if received.token_ids is not None:
-            self._fill_prompt(request, received.token_ids, reader.current.max_log_len)
+            printed = pl.Series([received.token_ids])
+            (hashes,), (count,) = chain_printed_tokens(printed, self.block_size, self.hash_key)
+            _fill_prompt(request, hashes, count, reader.current.max_log_len)
 
     def _arrive(self, line: int, time: int | None, request_id: str, max_tokens: int | None) -> Request:
         self.num_received += 1
@@ -116,13 +116,6 @@ class Requests:
         self.rows.append(request)
         self.open[request_id] = request
         return request
-
-    def _fill_prompt(self, request: Request, token_ids: str, max_log_len: int | None) -> None:
-        request.block_hashes = chain_printed_tokens(token_ids, self.block_size, self.hash_key)
-        # --max-log-len cuts the printed ids, so that there may be more.
-        count = token_ids.count(",") + 1 if token_ids else 0
-        if max_log_len is None or count < max_log_len:
-            request.num_prompt_tokens = count
 
     def _add(self, line: int, time: int | None, internal_id: str) -> None:
         self.num_added += 1
@@ -155,29 +148,8 @@ def _is_whole(message: str) -> bool:
     return "(streaming delta)" in message[:200] or message.startswith("Request ") or " output: " in message
 
 
-def chain_printed_tokens(token_ids: str, block_size: int, key: bytes) -> bytes:
-    """The same as ``hashing.chain_tokens`` of the numbers in ``1, 2, 3``, as digests of 8 bytes each, big-endian.
-
-    A log may print hundreds of millions of tokens: bytes take a fifth of the room of a list, and no collector walks them.
-    """
-    digests: list[bytes] = []
-    parent, start = b"", 0
-    text = token_ids.replace(" ", "").encode() + b","
-    commas = np.flatnonzero(np.frombuffer(text, np.uint8) == ord(","))
-    for end in commas[block_size - 1 :: block_size].tolist():
-        parent = hashlib.blake2b(b"%b|%b" % (parent, text[start:end]), digest_size=_DIGEST_BYTES, key=key).digest()
-        start = end + 1
-        digests.append(parent)
-    return b"".join(digests)
-
-
-def hash_lists(digests: Sequence[bytes | None]) -> pl.Series:
-    """Chains of digests as lists of numbers, null where there is none."""
-    flat = array("Q")
-    flat.frombytes(b"".join(chain for chain in digests if chain is not None))
-    if sys.byteorder == "little":
-        flat.byteswap()
-    rows = [row for row, chain in enumerate(digests) if chain is not None]
-    sizes = [len(chain) // _DIGEST_BYTES for chain in digests if chain is not None]
-    numbers = pa.Array.from_buffers(pa.uint64(), len(flat), [None, pa.py_buffer(flat)])
-    return to_lists(pl.Series(pl.from_arrow(numbers)), sizes, rows, len(digests))
+def _fill_prompt(request: Request, hashes: bytes, num_printed: int, max_log_len: int | None) -> None:
+    request.block_hashes = hashes
+    # --max-log-len cuts the printed ids, so that there may be more.
+    if max_log_len is None or num_printed < max_log_len:
+        request.num_prompt_tokens = num_printed

@@ -8,7 +8,8 @@ import polars as pl
 from tracekit.schema.parquet import polars_schema
 from tracekit.schema.tables import EVENTS, REQUESTS
 from tracekit.sources.vllm_log.clock import Calendar
-from tracekit.sources.vllm_log.requests import Request, hash_lists
+from tracekit.sources.vllm_log.prompt_hashes import hash_lists
+from tracekit.sources.vllm_log.requests import Request
 from tracekit.sources.vllm_log.rows import Event
 from tracekit.sources.vllm_log.starts import WhereOf
 
