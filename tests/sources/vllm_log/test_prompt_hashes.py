@@ -2,7 +2,6 @@
 
 import random
 
-import polars as pl
 import pytest
 
 from tracekit.hashing import chain_tokens
@@ -16,7 +15,7 @@ KEY = b"key"
 def test_the_same_as_token_by_token(between: str, block_size: int) -> None:
     rng = random.Random(block_size)  # noqa: S311 - a test
     prompts = [rng.choices(range(100_000), k=rng.choice([0, 0, 1, 15, 16, 17, 48, 200])) for _ in range(80)]
-    chains, sizes = chain_printed_tokens(pl.Series([between.join(map(str, p)) for p in prompts]), block_size, KEY)
+    chains, sizes = chain_printed_tokens([between.join(map(str, p)) for p in prompts], block_size, KEY)
     assert sizes == [len(prompt) for prompt in prompts]
     for prompt, chain in zip(prompts, chains, strict=True):
         numbers = [int.from_bytes(chain[at : at + 8], "big") for at in range(0, len(chain), 8)]
@@ -24,5 +23,5 @@ def test_the_same_as_token_by_token(between: str, block_size: int) -> None:
 
 
 def test_nothing_printed() -> None:
-    assert chain_printed_tokens(pl.Series([], dtype=pl.String), 16, KEY) == ([], [])
-    assert chain_printed_tokens(pl.Series([""]), 16, KEY) == ([b""], [0])
+    assert chain_printed_tokens([], 16, KEY) == ([], [])
+    assert chain_printed_tokens([""], 16, KEY) == ([b""], [0])

@@ -7,6 +7,7 @@ import polars as pl
 
 from tracekit.sources.vllm_log.access import NO_ACCESS, access_rows, usual_access
 from tracekit.sources.vllm_log.lines import Lines, Physical, split_lines
+from tracekit.sources.vllm_log.prompt_hashes import Hashing
 from tracekit.sources.vllm_log.records import (
     ACCESS,
     ACCESS_MESSAGE,
@@ -18,7 +19,7 @@ from tracekit.sources.vllm_log.records import (
     RECORD,
     UVICORN,
 )
-from tracekit.sources.vllm_log.request_lines import cut, usual_requests
+from tracekit.sources.vllm_log.request_lines import cut, hashed, usual_requests
 from tracekit.sources.vllm_log.shapes import ITERATION, ITERATION_NUMBERS, STATS_NUMBERS, USUAL_STATS
 
 _WORDS: Final = (
@@ -125,7 +126,7 @@ class _Part(NamedTuple):
         )
 
 
-def classify(piece: bytes, *, outer: bool) -> Block:
+def classify(piece: bytes, *, outer: bool, hashing: Hashing) -> Block:
     """Classify the lines of a piece; ``outer``: take instants from the time stamp in front of each line."""
     lines = split_lines(piece)
     physical = Physical()
@@ -162,7 +163,7 @@ def classify(piece: bytes, *, outer: bool) -> Block:
         _timed(_in_order(access), times),
         _timed(iterations, times),
         _timed(rows.with_columns(followed=is_followed.gather(rows["line"])), times),
-        _timed(requests, times),
+        _timed(hashed(requests, hashing), times),
         _timed(stats, times),
         int(is_own.sum()),
     )

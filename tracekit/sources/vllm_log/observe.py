@@ -3,7 +3,7 @@
 import gc
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,17 +14,19 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import InputError
+from tracekit.sources.block_hashes import DEFAULT_BLOCK_SIZE
 from tracekit.sources.files import oldest_first, open_bytes
 from tracekit.sources.observation import ClockKind, Material, Observation, Options
 from tracekit.sources.vllm_log import tables
 from tracekit.sources.vllm_log.block import Block, classify, has_outer_times
 from tracekit.sources.vllm_log.clock import Calendar, calendar
 from tracekit.sources.vllm_log.lines import pieces
+from tracekit.sources.vllm_log.prompt_hashes import Hashing
 from tracekit.sources.vllm_log.reader import Reader
+from tracekit.sources.vllm_log.requests import Requests
 from tracekit.sources.vllm_log.starts import Start, WhereOf, choose, config_of
 
 _AHEAD: Final = 3
-_HASH_BLOCK: Final = 16
 _DATED: Final = re.compile(rb"(?:^|[\s\[])(20\d\d)-(\d\d-\d\d)[T ]\d\d:\d\d:\d\d")
 _DATE_BYTES: Final = 1 << 20
 
@@ -55,9 +57,9 @@ class _Kind:
 def survey(material: Material, options: Options) -> Survey:
     """Read all lines of all files of a log."""
     block_size = options.config.get("block_size")
-    reader = Reader()
-    reader.requests.hash_key = options.hash_key or secrets.token_bytes(32)
-    reader.requests.block_size = int(block_size.value) if block_size else _HASH_BLOCK
+    size = int(block_size.value) if block_size else DEFAULT_BLOCK_SIZE
+    hashing = Hashing(size, options.hash_key or secrets.token_bytes(32))
+    reader = Reader(requests=Requests(hashing))
     files: list[tuple[int, str]] = []
     kind: _Kind | None = None
     done, total = 0, sum(path.stat().st_size for path in material.files)
@@ -72,7 +74,7 @@ def survey(material: Material, options: Options) -> Survey:
                 continue
             kind = kind or _kind_of(start)
             with _collector_off():
-                for block in _blocks(chain([start], source), outer=kind.outer):
+                for block in _blocks(chain([start], source), partial(classify, outer=kind.outer, hashing=hashing)):
                     reader.consume(block, reader.num_lines - first)
                     done += block.physical.num_bytes
                     options.progress(f"reading {name}", min(done, total), total)
@@ -113,12 +115,12 @@ def _year_told(piece: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _blocks(source: Iterator[bytes], *, outer: bool) -> Iterator[Block]:
+def _blocks(source: Iterator[bytes], classified: Callable[[bytes], Block]) -> Iterator[Block]:
     """Classify pieces on two threads, a few ahead of the reader (polars works outside Python's lock)."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         waiting: list[Future[Block]] = []
         for piece in source:
-            waiting.append(pool.submit(partial(classify, outer=outer), piece))
+            waiting.append(pool.submit(classified, piece))
             if len(waiting) > _AHEAD:
                 yield waiting.pop(0).result()
         for future in waiting:
@@ -229,7 +231,7 @@ class _Filling:
         )
         self._put("requests", frame.drop("line", "time", "finished", "tie"))
         if frame["block_hashes"].null_count() < frame.height:
-            self.observation.hash_block_size = self.found.reader.requests.block_size
+            self.observation.hash_block_size = self.found.reader.requests.hashing.block_size
 
     def _fill_events(self) -> None:
         """Events of all starts, but access lines of the run alone."""

@@ -8,6 +8,7 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -18,17 +19,30 @@ import pyarrow as pa
 from tracekit.sources.block_hashes import to_lists
 
 _DIGEST_BYTES: Final = 8
+_COMMA: Final = ", "
 
 
-def chain_printed_tokens(texts: pl.Series, block_size: int, key: bytes) -> tuple[list[bytes], list[int]]:
+@dataclass(frozen=True)
+class Hashing:
+    """Blocks of so many tokens are hashed with a key, so that the text cannot be guessed back."""
+
+    block_size: int = 16
+    key: bytes = b""
+
+    def chains(self, texts: Sequence[str]) -> tuple[list[bytes], list[int]]:
+        """See ``chain_printed_tokens``."""
+        return chain_printed_tokens(texts, self.block_size, self.key)
+
+
+def chain_printed_tokens(texts: Sequence[str], block_size: int, key: bytes) -> tuple[list[bytes], list[int]]:
     """For texts like ``1, 2, 3`` the chains of ``hashing.chain_tokens`` (digests, big-endian), and how many ids each has."""
-    filled = texts.filter(texts != "")
-    row, commas = _as_row(filled)
-    if filled.len() and not _is_as_printed(row, commas):
-        filled = filled.str.replace_all(" ", "", literal=True).str.replace_all(",", ", ", literal=True)
-        row, commas = _as_row(filled)
-    ends = filled.str.len_bytes().cast(pl.Int64).cum_sum() + pl.int_range(1, filled.len() + 1, eager=True) * 2
-    firsts = np.append(0, np.searchsorted(commas, ends.to_numpy())).tolist()
+    row, commas = _as_row(texts)
+    if not _is_as_printed(row, commas):
+        texts = [text.replace(" ", "").replace(",", ", ") for text in texts]
+        row, commas = _as_row(texts)
+    # A text without ids is not in the row.
+    ends = np.cumsum([len(text) + len(_COMMA) if text else 0 for text in texts], dtype=np.int64)
+    firsts = [0, *np.searchsorted(commas, ends).tolist()]
     copy = hashlib.blake2b(digest_size=_DIGEST_BYTES, key=key).copy
     chains = []
     for first, last in pairwise(firsts):
@@ -42,17 +56,12 @@ def chain_printed_tokens(texts: pl.Series, block_size: int, key: bytes) -> tuple
             digests.append(parent)
             start = stop
         chains.append(b"".join(digests))
-    sizes = [last - first for first, last in pairwise(firsts)]
-    if filled.len() == texts.len():
-        return chains, sizes
-    found = iter(zip(chains, sizes, strict=True))
-    every = [next(found) if has_ids else (b"", 0) for has_ids in (texts != "").to_list()]
-    return [chain for chain, _ in every], [size for _, size in every]
+    return chains, [last - first for first, last in pairwise(firsts)]
 
 
-def _as_row(texts: pl.Series) -> tuple[bytes, np.ndarray]:
-    """All texts as one, ``", "`` before each and behind the last, and where its commas are."""
-    row = f", {texts.str.join(', ').item()}, ".encode()
+def _as_row(texts: Sequence[str]) -> tuple[bytes, np.ndarray]:
+    """All texts as one, a comma before each and behind the last, and where its commas are."""
+    row = _COMMA.join(["", *filter(None, texts), ""]).encode()
     return row, np.flatnonzero(np.frombuffer(row, np.uint8) == ord(","))
 
 

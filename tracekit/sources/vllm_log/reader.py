@@ -83,7 +83,7 @@ class Reader:
         unreadable = self.accounting.unreadable
         self._joined = 0
         before = self._last_time
-        usual = rows_of(block.requests, self.requests.block_size, self.requests.hash_key)
+        usual = rows_of(block.requests)
         stats = block.stats.with_columns(
             pl.col("line") + base, pl.col("time").fill_null(pl.lit(before, dtype=pl.Int64))
         )

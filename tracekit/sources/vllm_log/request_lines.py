@@ -6,11 +6,11 @@ of a request of which an unusual line or two equal ones stand in the piece.
 """
 
 import re
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import polars as pl
 
-from tracekit.sources.vllm_log.prompt_hashes import chain_printed_tokens
+from tracekit.sources.vllm_log.prompt_hashes import Hashing
 from tracekit.sources.vllm_log.records import FIRST_RECORD, LEVELS
 
 ADDED, RECEIVED, FINISHED = "Added", "Received", "Finished"
@@ -45,21 +45,20 @@ class RequestLine(NamedTuple):
     time: int | None
 
 
-def rows_of(lines: pl.DataFrame, block_size: int, key: bytes) -> list[RequestLine]:
+def rows_of(lines: pl.DataFrame) -> list[RequestLine]:
     """The usual lines of a piece, in order; plain tuples, as there may be a million."""
-    nothing: list[Any] = [None] * lines.height
-    counts, hashes = nothing, nothing
-    printed = lines["token_ids"].is_not_null().arg_true()
-    if printed.len():
-        counts, hashes = list(nothing), list(nothing)
-        found = chain_printed_tokens(lines["token_ids"].gather(printed), block_size, key)
-        for at, chain, count in zip(printed.to_list(), *found, strict=True):
-            counts[at], hashes[at] = count, chain
-    line, kind, request_id, max_tokens, time = (
-        lines[name].to_list() for name in ("line", "kind", "request_id", "max_tokens", "time")
-    )
-    columns = (line, kind, request_id, max_tokens, counts, hashes, time)
+    columns = (lines[name].to_list() for name in RequestLine._fields)
     return cast("list[RequestLine]", list(zip(*columns, strict=True)))
+
+
+def hashed(lines: pl.DataFrame, hashing: Hashing) -> pl.DataFrame:
+    """Put the hashes of token ids in their place."""
+    printed = lines["token_ids"].is_not_null().arg_true()
+    hashes, num_printed = (pl.repeat(None, lines.height, dtype=dtype, eager=True) for dtype in (pl.Binary, pl.Int64))
+    if printed.len():
+        chains, sizes = hashing.chains(lines["token_ids"].gather(printed).to_list())
+        hashes, num_printed = hashes.scatter(printed, chains), num_printed.scatter(printed, sizes)
+    return lines.drop("token_ids").with_columns(hashes.alias("hashes"), num_printed.alias("num_printed"))
 
 
 _SCHEMA: Final = {

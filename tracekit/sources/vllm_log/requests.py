@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from tracekit.sources.vllm_log.lifecycle import Received, parse_added, parse_end, parse_received, without_suffix
-from tracekit.sources.vllm_log.prompt_hashes import chain_printed_tokens
+from tracekit.sources.vllm_log.prompt_hashes import Hashing
 from tracekit.sources.vllm_log.records import Record
 from tracekit.sources.vllm_log.request_lines import ADDED, RECEIVED, RequestLine
 
@@ -37,8 +35,7 @@ class Requests:
     details that came before the request's line.
     """
 
-    hash_key: bytes = b""
-    block_size: int = 16
+    hashing: Hashing = field(default_factory=Hashing)
     rows: list[Request] = field(default_factory=list)
     open: dict[str, Request] = field(default_factory=dict)
     announced: dict[str, Request] = field(default_factory=dict)
@@ -102,8 +99,7 @@ class Requests:
             request = self._arrive(line, time, received.request_id, received.max_tokens)
             reader.current.has_data = True
         if received.token_ids is not None:
-            printed = pl.Series([received.token_ids])
-            (hashes,), (count,) = chain_printed_tokens(printed, self.block_size, self.hash_key)
+            (hashes,), (count,) = self.hashing.chains([received.token_ids])
             _fill_prompt(request, hashes, count, reader.current.max_log_len)
 
     def _arrive(self, line: int, time: int | None, request_id: str, max_tokens: int | None) -> Request:
