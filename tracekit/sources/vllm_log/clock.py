@@ -46,26 +46,14 @@ class Calendar:
 
     def instants(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Replace ``time`` (a stamp) by the instant in ns since 1970, read as if UTC; ``line`` tells the order."""
-        final_years = self.breaks[-1].years
-        frame = pl.DataFrame(
-            {
-                "line": pl.Series([b.line for b in self.breaks], dtype=pl.Int64),
-                "years": pl.Series([self.last_year - final_years + b.years for b in self.breaks], dtype=pl.Int64),
-                "shift": pl.Series([b.shift_ns for b in self.breaks], dtype=pl.Int64),
-            }
-        )
-        joined = rows.with_row_index("_order").sort("line").join_asof(frame, on="line", strategy="backward")
-        years = joined["years"].unique().drop_nulls().to_list()
-        offset = {year: _new_year(year) - _BASE for year in years}
-        common = [year for year in years if not _is_leap(year)]
-        after_february = pl.col("years").is_in(common) & (pl.col("time") >= _BASE + _MARCH)
-        moved = (
-            pl.col("time")
-            + pl.col("years").replace_strict(offset, return_dtype=pl.Int64, default=None)
-            + pl.col("shift")
-            - pl.when(after_february).then(_DAY).otherwise(0)
-        )
-        return joined.with_columns(time=moved).sort("_order").drop("_order", "years", "shift")
+        lines = pl.Series([b.line for b in self.breaks], dtype=pl.Int64)
+        years = [self.last_year - self.breaks[-1].years + b.years for b in self.breaks]
+        moves = [_new_year(year) - _BASE + b.shift_ns for year, b in zip(years, self.breaks, strict=True)]
+        leap_days = [0 if _is_leap(year) else _DAY for year in years]
+        at = lines.search_sorted(rows["line"], side="right") - 1
+        move, leap_day = (pl.Series(values, dtype=pl.Int64).gather(at) for values in (moves, leap_days))
+        after_february = (rows["time"] >= _BASE + _MARCH).fill_null(value=False)
+        return rows.with_columns(time=rows["time"] + (move - leap_day).zip_with(after_february, move))
 
 
 def calendar(times: pl.DataFrame, file_date_ns: int, known: tuple[int, int] | None = None) -> Calendar:

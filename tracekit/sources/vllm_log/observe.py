@@ -174,7 +174,8 @@ class _Filling:
             self._put("engine_stats", rows.rename({"time": "time_ns"}).drop("line"))
         if reader.iterations:
             inside = self._inside(pl.concat(reader.iterations), "iteration lines")
-            self._fill_steps(self._timed(inside.sort("line"), "iteration lines"))
+            ordered = inside if inside["line"].is_sorted() else inside.sort("line")
+            self._fill_steps(self._timed(ordered, "iteration lines"))
         requests = [row for row in reader.requests.rows if self._has(row.line)]
         self._skip("requests of another start", len(reader.requests.rows) - len(requests))
         if requests:
@@ -202,7 +203,8 @@ class _Filling:
 
     def _inside(self, rows: pl.DataFrame, what: str) -> pl.DataFrame:
         """The rows of the run; those of other starts are counted."""
-        inside = rows.filter(pl.col("line").is_between(*self.lines, closed="left"))
+        is_inside = rows["line"].is_between(*self.lines, closed="left")
+        inside = rows if is_inside.all() else rows.filter(is_inside)
         self._skip(f"{what} of another start", rows.height - inside.height)
         return inside
 
@@ -215,9 +217,11 @@ class _Filling:
         return tables.placed(frame.with_columns(pl.col("time").fill_null(times["time"][0])), self.found.calendar)
 
     def _fill_steps(self, rows: pl.DataFrame) -> None:
-        real = rows.filter(~pl.col("is_dummy"))
+        real = rows.filter(~pl.col("is_dummy")) if rows["is_dummy"].any() else rows
         self._skip("dummy iterations", rows.height - real.height)
-        unique = real.unique(["engine", "step", "duration_ns", "time"], keep="first", maintain_order=True)
+        unique = real
+        if not _steps_rise(real):
+            unique = real.unique(["engine", "step", "duration_ns", "time"], keep="first", maintain_order=True)
         self.observation.accounting.duplicates += real.height - unique.height
         exact = self.found.calendar is None and bool((unique["time"] % tables.SECOND != 0).any())
         self._put("steps", tables.steps(unique, exact=exact))
@@ -254,3 +258,8 @@ class _Filling:
         for line in dated.goes_back[:1]:
             times = f"{len(dated.goes_back)} times in all" if len(dated.goes_back) > 1 else "once"
             notes.append(f"{self.found.where[line]}: the log's clock goes back ({times})")
+
+
+def _steps_rise(rows: pl.DataFrame) -> bool:
+    """Whether every step of an engine has a higher number than the one before, so that none stands twice."""
+    return bool(rows.select((pl.col("step").diff().over("engine").fill_null(1) > 0).all()).item())
