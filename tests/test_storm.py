@@ -53,6 +53,14 @@ def test_every_request_line_and_setting_of_the_sample_is_there(observed: Run) ->
     assert stats["num_preemptions"].max() == 335
 
 
+def test_the_run_beside_the_sample_is_what_ingest_makes_of_it(observed: Run) -> None:
+    beside = tracekit.load(SAMPLE / "run")
+    assert beside.tables.keys() == observed.tables.keys()
+    for name, table in observed.tables.items():
+        assert table.equals(beside.table(name)), name
+    assert beside.config == observed.config
+
+
 def test_all_sources_share_one_clock(observed: Run) -> None:
     clocks = {source["format"]: source["clock"] for source in observed.info["sources"]}
     assert "UTC+00:00" in clocks["vllm-log"]["how"]

@@ -9,6 +9,9 @@ import polars as pl
 from tracekit.errors import ConfigError
 from tracekit.run import Run
 
+LEFT_OUT: Final = "histograms_left_out"
+"""Under this key a part's ``info`` has the metrics of histograms of the whole run, which cannot be cut to a part."""
+
 _UNITS: Final = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|d|h|m|s)")
 _INSTANTS: Final = {"requests": "arrival_ns", "steps": "start_ns", "distributions": None}
@@ -30,10 +33,12 @@ def windowed(run: Run, *, since: str | None = None, until: str | None = None, la
         end = max((m for name in _names(run) if (m := _last(run, name)) is not None), default=0)
         low = max(low or 0, (high if high is not None else end) - _span(last, "--last"))
     tables = {}
+    info = dict(run.info)
     for name in _names(run):
         frame, column = run.table(name), _INSTANTS.get(name, "time_ns")
         if name == "distributions":
             frame = histograms_between(frame, low, high)
+            info[LEFT_OUT] = [*info.get(LEFT_OUT, ()), *left_out(run.table(name), frame)]
         if column is not None:
             if low is not None:
                 frame = frame.filter(pl.col(column).is_null() | (pl.col(column) >= low))
@@ -44,7 +49,7 @@ def windowed(run: Run, *, since: str | None = None, until: str | None = None, la
         end = max((m for name in tables if (m := _last(run, name)) is not None), default=0)
         msg = f"{run.name}: nothing happened in that span of time; the run ends at {end / 1e9:.1f} s"
         raise ConfigError(msg)
-    cut = Run(run.kind, tables, dict(run.config), run.start_unix_ns, dict(run.info), None)
+    cut = Run(run.kind, tables, dict(run.config), run.start_unix_ns, info, None)
     cut.label = run.name
     return cut
 
@@ -67,11 +72,20 @@ def histograms_between(frame: pl.DataFrame, low: int | None, high: int | None) -
         return end
     start = timed.filter(pl.col("time_ns") <= low).filter(newest)
     key = ["metric", "engine", "bucket_low", "bucket_high"]
-    before = start.select(*key, pl.col("count").alias("_before"), pl.col("time_ns").alias("_start"))
+    before = start.select(
+        *key, pl.col("count").alias("_before"), pl.col("sum").alias("_sum"), pl.col("time_ns").alias("_start")
+    )
     both = end.join(before, on=key, how="inner", nulls_equal=True)
     is_later = (pl.col("time_ns") > pl.col("_start")) & ((pl.col("count") >= pl.col("_before")).all())
     kept = both.filter(is_later.over("metric", "engine"))
-    return kept.with_columns(count=pl.col("count") - pl.col("_before")).select(frame.columns)
+    grown = {"count": pl.col("count") - pl.col("_before"), "sum": pl.col("sum") - pl.col("_sum")}
+    return kept.with_columns(**grown).select(frame.columns)
+
+
+def left_out(whole: pl.DataFrame, part: pl.DataFrame) -> list[str]:
+    """The metrics of ``distributions`` whose histograms could not be cut and are missing in the part."""
+    has = pl.col("count") > 0
+    return sorted(set(whole.filter(has)["metric"]) - set(part["metric"]))
 
 
 def _names(run: Run) -> list[str]:

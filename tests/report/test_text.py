@@ -3,8 +3,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tests.sql.runs import request, run, sample, step
+from tests.sql.runs import MS, request, run, sample, step
 from tracekit.compare.metrics import compare
+from tracekit.report.show import show_text
 from tracekit.report.text import comparison_text, frame_text, humanised, sanitise, signed_percent, sparkline
 
 OBSERVED = run(requests=[request("a", first=40, last=2500, tokens=5)], engine_stats=[sample(50, 1, kv_cache_usage=0.5)])
@@ -44,7 +45,8 @@ def test_value_for_people(metric: str, value: float | None, expected: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"), [(None, "-"), (0.051, "+5.1%"), (-0.2, "-20.0%"), (-0.0001, "+0.0%"), (99.0, "x100")]
+    ("error", "expected"),
+    [(None, "-"), (0.051, "+5.1%"), (-0.2, "-20.0%"), (-0.0001, "0.0%"), (0.0004, "0.0%"), (99.0, "x100")],
 )
 def test_error_for_people(error: float | None, expected: Any) -> None:
     assert signed_percent(error) == expected
@@ -93,3 +95,19 @@ def test_wide_characters_keep_the_columns_aligned() -> None:
 def test_empty_frames_show_their_columns() -> None:
     assert frame_text(pl.DataFrame({"a": []})).splitlines()[0] == "a"
     assert frame_text(pl.DataFrame()) == "\n0 rows"
+
+
+def test_marks_are_explained_where_they_stand() -> None:
+    few = [request(str(n), first=40 + n, last=90, tokens=2) for n in range(20)]
+    coarse = {"metric": "ttft_ns", "bucket_low": 0.0, "bucket_high": 100.0 * MS, "count": 20}
+    chance, guess = run(requests=few), run(distributions=[coarse])
+    shown = {name: comparison_text(compare(one, one), "a", "b") for name, one in (("±", chance), ("~", guess))}
+    for mark, text in shown.items():
+        legend = [line.strip()[0] for line in text.splitlines()[-2:] if line.strip()[:1] in {"±", "~"}]
+        assert legend == [mark]
+
+
+def test_a_name_of_two_lines_is_shown_in_one() -> None:
+    named = run(requests=[request("a", first=40, last=90, tokens=2)])
+    named.label = "two\nlines"
+    assert show_text(named).startswith("two lines: observed run\n")

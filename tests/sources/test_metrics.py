@@ -20,11 +20,13 @@ def scrape(
     prompt: int = 0,
     fast: int = 0,
     slow: int = 0,
+    seconds: float | None = None,
     created: float = 1.7e9,
     engine: str = "0",
     stamp: str = "",
 ) -> str:
     labels = f'engine="{engine}",model_name="m/x"'
+    total = "" if seconds is None else f"vllm:time_to_first_token_seconds_sum{{{labels}}} {seconds}{stamp}\n"
     return f"""# HELP python_info Python
 # TYPE python_info gauge
 python_info{{version="3"}} 1.0
@@ -43,7 +45,7 @@ vllm:prompt_tokens_total{{{labels}}} {prompt}.0{stamp}
 # TYPE vllm:time_to_first_token_seconds histogram
 vllm:time_to_first_token_seconds_bucket{{{labels},le="0.25"}} {fast}.0{stamp}
 vllm:time_to_first_token_seconds_bucket{{{labels},le="+Inf"}} {fast + slow}.0{stamp}
-vllm:cache_config_info{{block_size="16",num_gpu_blocks="1024",enable_prefix_caching="True",gpu_memory_utilization="0.92",num_gpu_blocks_override="None",hash_block_size="64",engine="{engine}"}} 1.0{stamp}
+{total}vllm:cache_config_info{{block_size="16",num_gpu_blocks="1024",enable_prefix_caching="True",gpu_memory_utilization="0.92",num_gpu_blocks_override="None",hash_block_size="64",engine="{engine}"}} 1.0{stamp}
 """
 
 
@@ -82,6 +84,45 @@ def test_histograms_are_what_was_counted_between_first_and_last(tmp_path: Path) 
     )
     rows = found.tables["distributions"].select("metric", "engine", "bucket_low", "bucket_high", "count").rows()
     assert rows == [("ttft_ns", 0, None, 250_000_000.0, 4), ("ttft_ns", 0, 250_000_000.0, None, 3)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ((1.0, 2.5), 1.5e9),
+        ((None, None), None),
+        # Four of at most 0.25 s and one of more cannot make 0.1 s together.
+        ((1.0, 1.1), None),
+        ((1.0, float("nan")), None),
+    ],
+)
+def test_the_sum_of_a_histogram_is_kept_where_its_buckets_allow_it(
+    tmp_path: Path, seconds: tuple[float | None, float | None], expected: float | None
+) -> None:
+    first, last = (scrape(fast=n, slow=n // 4, seconds=s) for n, s in zip((4, 8), seconds, strict=True))
+    sums = read(metrics.SOURCE, series(tmp_path, first, last)).tables["distributions"]["sum"]
+    assert sums.to_list() == pytest.approx([expected] * 2)
+
+
+def test_the_sum_grows_over_a_restart(tmp_path: Path) -> None:
+    texts = [
+        scrape(fast=4, seconds=0.4, preemptions=3), scrape(fast=6, seconds=0.6, preemptions=3),
+        scrape(fast=1, seconds=0.2, preemptions=0, created=1.7e9 + 50),
+    ]  # fmt: skip
+    found = read(metrics.SOURCE, series(tmp_path, *texts)).tables["distributions"]
+    assert found["count"].to_list() == [3, 0]
+    assert found["sum"].to_list() == pytest.approx([0.4e9] * 2)
+
+
+def test_of_two_names_of_a_histogram_the_newest_counts_alone(tmp_path: Path) -> None:
+    old, new = "vllm:time_per_output_token_seconds", "vllm:inter_token_latency_seconds"
+    one = '{name}_bucket{{le="1.0"}} 2\n{name}_bucket{{le="+Inf"}} 4\n{name}_sum {total}\n'
+    texts = {total: one.format(name=name, total=total) for name, total in ((old, 9.0), (new, 4.0))}
+    for text, total in ((texts[9.0] + texts[4.0], 4e9), (texts[4.0] + texts[9.0], 4e9), (texts[9.0], 9e9)):
+        rows = read(metrics.SOURCE, write(tmp_path / "m.txt", scrape() + text)).tables["distributions"]
+        rows = rows.filter(metric="itl_ns")
+        assert rows["count"].to_list() == [2, 2]
+        assert rows["sum"].to_list() == pytest.approx([total] * 2)
 
 
 def test_a_single_scrape_tells_all_since_the_engines_start(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from tests.sql.runs import MS, Rows, request, run, sample, step
+from tracekit.compare.conditions import judge, parse_condition
 from tracekit.compare.metrics import compare
 from tracekit.errors import InputError
-from tracekit.report.text import comparison_text
+from tracekit.report.text import comparison_text, verdicts_text
 from tracekit.run import Run
+from tracekit.window import windowed
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms")
 SAMPLED = ("num_running_reqs", "num_waiting_reqs", "kv_cache_usage")
@@ -117,6 +119,23 @@ ONE_SIDED = [
             {"metric": "ttft_ns", "bucket_low": 10.0 * MS, "bucket_high": None, "count": 1},
         ]),
         "ttft_ms", "mean", (3 * 5 + 10) / 4,
+    ),
+    (
+        "histogram, mean from the sums of the engines",
+        run(distributions=[
+            {"metric": "ttft_ns", "engine": 0, "bucket_low": None, "bucket_high": 10.0 * MS, "count": 3, "sum": 6.0 * MS},
+            {"metric": "ttft_ns", "engine": 0, "bucket_low": 10.0 * MS, "bucket_high": None, "count": 0, "sum": 6.0 * MS},
+            {"metric": "ttft_ns", "engine": 1, "bucket_low": None, "bucket_high": 10.0 * MS, "count": 1, "sum": 8.0 * MS},
+        ]),
+        "ttft_ms", "mean", 14 / 4,
+    ),
+    (
+        "histogram, the sum of one engine unknown",
+        run(distributions=[
+            {"metric": "ttft_ns", "engine": 0, "bucket_low": None, "bucket_high": 10.0 * MS, "count": 3, "sum": 6.0 * MS},
+            {"metric": "ttft_ns", "engine": 1, "bucket_low": None, "bucket_high": 10.0 * MS, "count": 1},
+        ]),
+        "ttft_ms", "mean", 5,
     ),
     (
         "the newest histogram of each engine",
@@ -239,6 +258,40 @@ def test_a_coarse_histogram_is_compared_within_its_own_buckets() -> None:
         row = comparison.get("queue_ms", "p90")
         assert (row.left, row.right, row.error) == (pytest.approx(1800), pytest.approx(1800), 0)
         assert any("queue_ms: both sides" in note for note in comparison.notes)
+
+
+def test_a_mean_is_exact_where_the_histogram_has_its_sum() -> None:
+    row = {"metric": "queue_ns", "bucket_low": 0.0, "bucket_high": 2000.0 * MS, "count": 10, "sum": 12_000.0 * MS}
+    exact = run(
+        "simulated", requests=[request(str(n), scheduled=1500, first=1501, last=1501, tokens=1) for n in range(10)]
+    )
+    mean = compare(run(distributions=[row]), exact).get("queue_ms", "mean")
+    assert (mean.left, mean.right, mean.left_bounds, mean.right_bounds) == (1200, 1500, None, None)
+    without = compare(run(distributions=[{**row, "sum": None}]), exact).get("queue_ms", "mean")
+    assert (without.left, without.right, without.left_bounds) == (1000, 1000, (0, 2000))
+
+
+def test_what_a_part_of_a_run_lacks_is_said() -> None:
+    rows = [request("a", first=90, last=90, tokens=1), request("b", arrival=9000, first=9100, last=9100, tokens=1)]
+    scraped = run(
+        requests=rows,
+        distributions=[
+            {"metric": name, "bucket_low": 0.0, "bucket_high": 2000.0 * MS, "count": 2} for name in ("itl_ns", "e2e_ns")
+        ],
+    )
+    for comparison in (compare(scraped, scraped, skip_first=0.5), compare(windowed(scraped, last="5s"), STEPS)):
+        # The requests still tell e2e_ms.
+        assert comparison.warnings == [
+            f"{scraped.name}: itl_ms unknown: a histogram of the whole run cannot be cut to a part of it"
+        ]
+    assert compare(scraped, scraped).warnings == []
+
+
+def test_a_condition_on_a_guess_says_so() -> None:
+    coarse = run(distributions=[{"metric": "itl_ns", "bucket_low": 0.0, "bucket_high": 2000.0 * MS, "count": 10}])
+    verdicts = judge(compare(coarse, coarse), [parse_condition("itl_ms.p99>10"), parse_condition("itl_ms.p99>+1%")])
+    assert [verdict.is_guess for verdict in verdicts] == [True, True]
+    assert "itl_ms.p99>10: 1,980 (a guess within a bucket" in verdicts_text(verdicts)
 
 
 def test_a_figure_from_buckets_carries_them_and_is_marked() -> None:

@@ -53,6 +53,7 @@ def command(
     conditions = [parse_condition(text) for text in fail_if]
     runs = [windowed(load(run), since=since, until=until, last=last) for run in (left, right)]
     comparison = compare(*runs, skip_first=skip_first, slo=slo)
+    said_once(comparison.warnings, quiet=quiet)
     verdicts = judge(comparison, conditions)
     failed = sum(verdict.failed for verdict in verdicts)
     if as_json:

@@ -33,11 +33,15 @@ class Condition:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One condition against a comparison: ``failed`` when it holds, or when the figure is unknown (``found`` null)."""
+    """One condition against a comparison: ``failed`` when it holds, or when the figure is unknown (``found`` null).
+
+    ``is_guess``: all that is known of the figure is a wide bucket of a histogram.
+    """
 
     condition: Condition
     found: float | None
     failed: bool
+    is_guess: bool = False
 
 
 def parse_objectives(given: str | Mapping[str, float]) -> dict[str, float]:
@@ -98,4 +102,7 @@ def _judged(comparison: "Comparison", condition: Condition) -> Verdict:
         found = 0.0 if row.right == 0 else math.copysign(math.inf, row.right)
     if found is None:
         return Verdict(condition, None, failed=True)
-    return Verdict(condition, found, failed=found > condition.limit if condition.is_above else found < condition.limit)
+    bounds = (row.left_bounds, row.right_bounds) if condition.is_relative else (row.right_bounds,)
+    is_guess = any(each is not None and each.is_wide for each in bounds)
+    failed = found > condition.limit if condition.is_above else found < condition.limit
+    return Verdict(condition, found, failed, is_guess)

@@ -16,7 +16,7 @@ from tracekit.compare.database import connect, view_sql
 from tracekit.compare.queries import named_query
 from tracekit.errors import InputError
 from tracekit.run import Run
-from tracekit.window import histograms_between
+from tracekit.window import LEFT_OUT, histograms_between, left_out
 
 if TYPE_CHECKING:
     import duckdb
@@ -73,12 +73,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every metric of two runs, and notes on what is unknown, inexact or unmatched."""
+    """Every metric of two runs, and notes on what is unknown, inexact or unmatched.
+
+    ``warnings``: what the options left out that the runs do tell.
+    """
 
     rows: tuple[Row, ...]
     notes: list[str] = field(default_factory=list)
     left_name: str = "left"
     right_name: str = "right"
+    warnings: list[str] = field(default_factory=list)
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The contract of ``compare --json``: a list of ``{metric, stat, left, right, error}``, with ``n_left, n_right``
@@ -162,7 +166,18 @@ def compare(
     notes += _matched_notes(matched, names)
     if from_ns is not None:
         notes.append(f"the first {skip_first:.0%} of the arrivals' span ({from_ns / 1e9:.1f} s) is left out")
-    return Comparison(tuple(rows), notes, left.name, right.name)
+    warnings = [
+        f"{run.name}: {', '.join(lost)} unknown: a histogram of the whole run cannot be cut to a part of it"
+        for run, side in ((left, left_rows), (right, right_rows))
+        if (lost := _lost(run, side))
+    ]
+    return Comparison(tuple(rows), notes, left.name, right.name, list(dict.fromkeys(warnings)))
+
+
+def _lost(run: Run, rows: Iterable[dict[str, Any]]) -> list[str]:
+    """The unknown latencies of a side that a histogram told before the run was cut."""
+    told = {name.replace("_ns", "_ms") for name in run.info.get(LEFT_OUT, ())}
+    return [row["metric"] for row in rows if row["metric"] in told and row["stat"] == "mean" and row["value"] is None]
 
 
 def _sampled_first(left: Run, right: Run) -> tuple[Run, Run]:
@@ -204,8 +219,10 @@ def _cut_histograms(run: Run, from_ns: int) -> Run:
     """The run with what its histograms counted from an instant on: a part is never compared with a whole."""
     if not run.has("distributions"):
         return run
-    tables = {**run.tables, "distributions": histograms_between(run.table("distributions"), from_ns, None)}
-    cut = replace(run, tables=tables)
+    whole = run.table("distributions")
+    part = histograms_between(whole, from_ns, None)
+    info = {**run.info, LEFT_OUT: [*run.info.get(LEFT_OUT, ()), *left_out(whole, part)]}
+    cut = replace(run, tables={**run.tables, "distributions": part}, info=info)
     cut.label = run.name
     return cut
 

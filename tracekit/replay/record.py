@@ -127,9 +127,11 @@ class Recording:
 
 def distributions_of(itl: Sequence[tuple[None, int, int]], running: Sequence[tuple[int, int, int]]) -> pl.DataFrame:
     """The table of (engine, lower edge in ns, gaps) and (engine, requests running, device time in ns)."""
-    rows: list[tuple[str, int | None, None, float, float, int]]
-    rows = [("itl_ns", engine, None, float(low), float(bucket_high(low)), count) for engine, low, count in itl]
-    rows += [("num_running_reqs", engine, None, number - 1.0, float(number), ns) for engine, number, ns in running]
+    rows: list[tuple[str, int | None, None, float, float, int, None]]
+    rows = [("itl_ns", engine, None, float(low), float(bucket_high(low)), count, None) for engine, low, count in itl]
+    rows += [
+        ("num_running_reqs", engine, None, number - 1.0, float(number), ns, None) for engine, number, ns in running
+    ]
     return pl.DataFrame(rows, schema=polars_schema(DISTRIBUTIONS), orient="row") if rows else empty(DISTRIBUTIONS)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from tracekit.postmortem import Finding, Postmortem, Remedy
+from tracekit.report.text import one_line
 
 _WIDTH: Final = 80
 SHOWN: Final = (("ttft_ms.p99", "TTFT99"), ("tpot_ms.p50", "TPOT50"), ("e2e_ms.p99", "E2E99"), ("output_tps.total", "tok/s"))  # fmt: skip
@@ -33,7 +34,7 @@ def verdict(found: Postmortem) -> str:
 
 def postmortem_text(found: Postmortem, *, verbose: bool = False) -> str:
     """Verdict, evidence, lever, and what could not be told; at most 80 columns."""
-    lines = [*_wrap(f"{found.run.name}: {verdict(found)}")]
+    lines = [*_wrap(f"{one_line(found.run.name)}: {verdict(found)}")]
     if found.source == "replayed":
         lines += _wrap("(found in the replay of its requests)", "  ")
     if found.doubt:

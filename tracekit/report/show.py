@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.compare.bands import bounds_of
 from tracekit.report.answers import answers, recording_flags
-from tracekit.report.text import comparison_text, guessed, humanised, sanitise
+from tracekit.report.text import comparison_text, guessed, humanised, one_line, sanitise
 from tracekit.run import Run
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def ingest_text(run: Run, target: str, *, verbose: bool = False) -> str:
 
 def show_text(run: Run, *, verbose: bool = False) -> str:
     """A run on one screen."""
-    lines = [f"{run.name}: {run.kind} run", "", *_figures(run), "", "config", *_config(run)]
+    lines = [f"{one_line(run.name)}: {run.kind} run", "", *_figures(run), "", "config", *_config(run)]
     skipped = run.info.get("skipped") or []
     if skipped:
         lines += ["", "skipped", *(f"  {s['count']:>9,}  {s['what']}" for s in skipped)]
@@ -81,7 +81,7 @@ def replay_text(observed: Run, simulated: Run, comparison: "Comparison | None", 
     """What a replay gives: who was replayed under which rules, then observed against simulated."""
     replayed = simulated.info["replayed"]
     rules = f"vLLM {replayed['rules']}, {_pool(simulated)}"
-    lines = [*_wrapped(f"{observed.name} replayed", rules), *_counts(simulated)]
+    lines = [*_wrapped(f"{one_line(observed.name)} replayed", rules), *_counts(simulated)]
     if verbose:
         lines += ["", *_decided(replayed), "", "config", *_config(simulated)]
     lines.append("")

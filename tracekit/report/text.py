@@ -37,7 +37,7 @@ _LABELS: Final = {
     "slo_share": "requests in SLO",
     "goodput_rps": "goodput, requests/s",
 }
-_STATS: Final = {"mae": "mean abs. difference", "max": "max", "total": ""}
+_STATS: Final = {"mae": "mean abs. difference", "total": ""}
 _LABEL_WIDTH: Final = 20
 _STAT_WIDTH: Final = 21
 _VALUE_WIDTH: Final = 13
@@ -86,7 +86,7 @@ def comparison_text(comparison: "Comparison", left_name: str, right_name: str, w
     Behind a latency's mean stands the number of values, behind a percentile of the left side how far chance alone moves
     it (95 %, relative), or the bucket in which it lies; ``~`` marks guesses within a wide bucket.
     """
-    names = [_fitted(_one_line(name), _VALUE_WIDTH).rjust(_VALUE_WIDTH) for name in (left_name, right_name)]
+    names = [_fitted(one_line(name), _VALUE_WIDTH).rjust(_VALUE_WIDTH) for name in (left_name, right_name)]
     lines = [" " * (_LABEL_WIDTH + _STAT_WIDTH) + "  ".join([*names, "   error"])]
     for title, metrics in _SECTIONS:
         rows = [row for row in comparison.rows if row.metric in metrics]
@@ -102,12 +102,22 @@ def comparison_text(comparison: "Comparison", left_name: str, right_name: str, w
         lines += [
             f"  {_LABELS[metric]:{_LABEL_WIDTH - 2}}{UNKNOWN:>{_STAT_WIDTH + _VALUE_WIDTH}}" for metric in unknown
         ]
+    lines += _legend(lines)
     return _NEWLINE.join(line.rstrip()[:width] for line in lines)
+
+
+def _legend(lines: Sequence[str]) -> list[str]:
+    """What the marks in a table mean, of those that stand in it."""
+    marks = {"±": "± how far chance alone moves it (95 %)", "~": "~ a guess within a bucket of a histogram"}
+    used = [meaning for mark, meaning in marks.items() if any(mark in line for line in lines[1:])]
+    return ["", *(f"  {meaning}" for meaning in used)] if used else []
 
 
 def _comparison_line(row: _Row, *, is_first: bool) -> str:
     label = _LABELS[row.metric] if is_first else ""
     stat = _STATS.get(row.stat, row.stat)
+    if row.stat == "max":
+        stat = "max of all steps" if row.metric == "peak_running_reqs" else "max at the samples"
     if row.stat == "mean" and row.metric.endswith("_ms"):
         stat += f"  n {_compact(row.n_left)}" + (f"/{_compact(row.n_right)}" if row.n_right != row.n_left else "")
     elif row.left_bounds is not None and row.left_bounds.is_wide and row.left is not None:
@@ -156,6 +166,8 @@ def verdicts_text(verdicts: "Sequence[Verdict]") -> str:
             found = f"{verdict.found:+.2%}"
         else:
             found = f"{verdict.found:,.6g}"
+        if verdict.is_guess:
+            found += " (a guess within a bucket of a histogram)"
         lines.append(f"{'FAIL' if verdict.failed else 'ok  '}  {verdict.condition.text}: {found}")
     return _NEWLINE.join(lines)
 
@@ -177,7 +189,8 @@ def signed_percent(error: float | None) -> str:
         return UNKNOWN
     if abs(error) >= 10:  # noqa: PLR2004 - beyond this a factor says more
         return f"x{error + 1:,.0f}"
-    return f"{error:+.1%}".replace("-0.0%", "+0.0%")
+    shown = f"{error:+.1%}"
+    return shown[1:] if shown[1:] == "0.0%" else shown
 
 
 def sparkline(values: Sequence[float | None], highest: float | None = None) -> str:
@@ -202,7 +215,7 @@ def frame_text(frame: "pl.DataFrame", width: int = 80, max_rows: int = 40) -> st
     if kept:
         lines.insert(1, "  ".join("-" * size for _, size in kept))
     if len(kept) < len(columns):
-        dropped = ", ".join(_one_line(name) for name in frame.columns[len(kept) :])
+        dropped = ", ".join(one_line(name) for name in frame.columns[len(kept) :])
         lines.append(_fitted(f"... and {len(columns) - len(kept)} more columns: {dropped}", width))
     if frame.height > shown.height:
         lines.append(f"... {frame.height:,} rows, the first {shown.height:,} shown")
@@ -217,7 +230,7 @@ _Column = tuple[list[str], bool]
 def _column(frame: "pl.DataFrame", name: str) -> _Column:
     """A column's cells with its name on top, and whether they are numbers."""
     is_number = frame.schema[name].is_numeric()
-    return [_one_line(name), *(_cell(value) for value in frame[name].to_list())], is_number
+    return [one_line(name), *(_cell(value) for value in frame[name].to_list())], is_number
 
 
 def _cell(value: object) -> str:
@@ -225,10 +238,11 @@ def _cell(value: object) -> str:
         return UNKNOWN
     if isinstance(value, float):
         return f"{value:.6g}" if abs(value) < 1e15 else f"{value:g}"  # noqa: PLR2004
-    return _one_line(str(value))
+    return one_line(str(value))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Sanitised, without a break."""
     return sanitise(text).replace("\n", " ").replace("\t", " ")
 
 

@@ -167,6 +167,11 @@ DISTRIBUTIONS: Final = Table(
             "Observations in the bucket (not cumulative); of num_running_reqs, the device's time in ns.",
             nullable=False,
         ),
+        Column(
+            "sum",
+            "float64",
+            "All observations of the histogram added up, in the metric's unit, the same in each of its buckets; null: unknown.",
+        ),
     ),
 )
 

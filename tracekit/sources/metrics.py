@@ -23,6 +23,7 @@ _OTHER_MEANING: Final = frozenset({"hash_block_size", "swap_space"})
 """Labels that share a setting's name but mean something else or do not apply to V1."""
 _FILES_LOOKED_AT: Final = 20
 _RESTART_S: Final = 1.0
+_SUM_SLACK: Final = 0.01
 
 
 def detects(material: Material) -> bool:
@@ -180,25 +181,37 @@ class _Engine:
         grown = self._grown()
         rows: list[dict[str, Any]] = []
         for metric in dict.fromkeys(metric for metric, _ in grown):
-            edges = sorted(edge for name, edge in grown if name == metric)
+            edges = sorted(edge for name, edge in grown if name == metric and edge is not None)
             if not edges or grown[metric, edges[-1]] <= 0:
                 continue
             low, below = None, 0.0
+            buckets: list[tuple[float | None, float, int]] = []
             for edge in edges:
-                count = max(round(grown[metric, edge] - below), 0)
-                high = None if edge == float("inf") else edge
-                rows.append(
-                    {
-                        "metric": metric,
-                        "engine": self.number,
-                        "time_ns": self.last_ns,
-                        "bucket_low": low,
-                        "bucket_high": high,
-                        "count": count,
-                    }
-                )
+                buckets.append((low, edge, max(round(grown[metric, edge] - below), 0)))
                 low, below = edge, grown[metric, edge]
+            total = _possible_sum(grown.get((metric, None)), buckets)
+            rows += [
+                {
+                    "metric": metric,
+                    "engine": self.number,
+                    "time_ns": self.last_ns,
+                    "bucket_low": low,
+                    "bucket_high": None if edge == float("inf") else edge,
+                    "count": count,
+                    "sum": total,
+                }
+                for low, edge, count in buckets
+            ]
         return rows
+
+
+def _possible_sum(total: float | None, buckets: list[tuple[float | None, float, int]]) -> float | None:
+    """A histogram's sum, null where its buckets contradict it by more than what a scrape in passing leaves open."""
+    if total is None:
+        return None
+    least = sum(count * (low or 0.0) for low, _, count in buckets)
+    most = sum(count * edge for _, edge, count in buckets if count)
+    return total if least * (1 - _SUM_SLACK) <= total <= most * (1 + _SUM_SLACK) else None
 
 
 def _restarted(before: EngineSample, after: EngineSample) -> bool:

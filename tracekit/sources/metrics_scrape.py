@@ -55,7 +55,7 @@ _WANTED: Final = frozenset(
         _CACHE_CONFIG,
         *(name for names in GAUGES.values() for name in names),
         *(f"{name}{end}" for names in COUNTERS.values() for name in names for end in ("", "_total", "_created")),
-        *(f"{name}_bucket" for names in HISTOGRAMS.values() for name in names),
+        *(f"{name}{end}" for names in HISTOGRAMS.values() for name in names for end in ("_bucket", "_sum")),
     )
 )
 _LINE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{.*\})?\s+\S+(?:\s+(\d+(?:\.\d+)?))?\s*(?:#.*)?$")
@@ -65,17 +65,23 @@ _MAX_LINE: Final = 1 << 20
 _LARGEST: Final = float(1 << 53)
 """Beyond this a float no longer counts; NaN and infinity are no values either."""
 
-Bucket = tuple[str, float]
+Bucket = tuple[str, float | None]
+"""A histogram's metric and a bucket's upper edge; without an edge its sum."""
+
 Samples = list[tuple[str, dict[str, str], float]]
 
 
 @dataclass
 class EngineSample:
-    """What one scrape says of one engine: values by canonical name, cumulative counters, cumulative bucket counts."""
+    """What one scrape says of one engine: values by canonical name, cumulative counters, cumulative bucket counts.
+
+    ``histogram_names``: the name under which a histogram was found, by metric.
+    """
 
     gauges: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     buckets: dict[Bucket, float] = field(default_factory=dict)
+    histogram_names: dict[str, str] = field(default_factory=dict)
     created: float | None = None
     cache_config: dict[str, str] = field(default_factory=dict)
     model_name: str | None = None
@@ -220,26 +226,30 @@ def _put(target: EngineSample, name: str, found: list[tuple[dict[str, str], floa
         if name.removesuffix("_created") in names:
             target.created = max(values[0], target.created or 0.0)
             return
-    _put_buckets(target, name.removesuffix("_bucket"), found)
+    histogram, _, part = name.rpartition("_")
+    _put_histogram(target, histogram, part, found)
 
 
-def _put_buckets(target: EngineSample, name: str, found: list[tuple[dict[str, str], float]]) -> None:
+def _put_histogram(target: EngineSample, name: str, part: str, found: list[tuple[dict[str, str], float]]) -> None:
     metric = next((metric for metric, names in HISTOGRAMS.items() if name in names), None)
     if metric is None:
         return
-    if name != HISTOGRAMS[metric][0] and any(known == metric for known, _ in target.buckets):
-        return
-    if name == HISTOGRAMS[metric][0]:
+    known = target.histogram_names.setdefault(metric, name)
+    if known != name:
+        if name != HISTOGRAMS[metric][0]:
+            return
+        target.histogram_names[metric] = name
         target.buckets = {bucket: count for bucket, count in target.buckets.items() if bucket[0] != metric}
     scale = 10**9 if metric.endswith("_ns") else 1
-    for labels, count in found:
+    for labels, value in found:
         try:
-            edge = float(Decimal(labels.get("le", "")) * scale)
+            edge = None if part == "sum" else float(Decimal(labels.get("le", "")) * scale)
         except ArithmeticError:
             continue
-        if edge != edge:  # noqa: PLR0124 - a NaN is no edge
+        if edge is not None and edge != edge:  # noqa: PLR0124 - a NaN is no edge
             continue
-        target.buckets[metric, edge] = target.buckets.get((metric, edge), 0.0) + count
+        more = value * scale if part == "sum" else value
+        target.buckets[metric, edge] = target.buckets.get((metric, edge), 0.0) + more
 
 
 def time_of_name(name: str) -> int | None:

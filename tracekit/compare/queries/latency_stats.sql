@@ -2,7 +2,8 @@
 --
 -- Over the requests served to their end where they carry the latency (exact); else from histograms in
 -- distributions (see the view histograms): a percentile interpolated linearly within its bucket, the mean
--- of the buckets' middles. A bucket without an upper edge counts as its lower edge.
+-- from the histogram's sum (exact), without one of the buckets' middles. A bucket without an upper edge counts
+-- as its lower edge.
 --
 -- $from_ns = null: leave out requests that arrived before this instant (histograms are taken as they are)
 --
@@ -43,6 +44,7 @@ buckets AS (
         COALESCE(high_ns, low_ns) AS high,
         high_ns AS edge,
         num,
+        sum_ns,
         SUM(num) OVER (PARTITION BY metric ORDER BY COALESCE(high_ns, 'infinity'::DOUBLE)) AS upto,
         SUM(num) OVER (PARTITION BY metric) AS n
     FROM histograms
@@ -66,10 +68,10 @@ interpolated AS (
     SELECT
         metric,
         'mean',
-        SUM(num * (low + high) / 2) / SUM(num),
+        COALESCE(ANY_VALUE(sum_ns), SUM(num * (low + high) / 2)) / SUM(num),
         SUM(num),
-        SUM(num * low) / SUM(num),
-        CASE WHEN COUNT(edge) = COUNT(*) THEN SUM(num * edge) / SUM(num) END
+        CASE WHEN COUNT(sum_ns) = 0 THEN SUM(num * low) / SUM(num) END,
+        CASE WHEN COUNT(sum_ns) = 0 AND COUNT(edge) = COUNT(*) THEN SUM(num * edge) / SUM(num) END
     FROM buckets
     GROUP BY metric
 ),

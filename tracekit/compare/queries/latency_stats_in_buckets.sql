@@ -1,8 +1,9 @@
 -- Latencies of two runs read from the same buckets, where one has nothing but a coarse histogram.
 --
 -- Both runs are put into that histogram's buckets and read from them in the same way: like with like.
--- A percentile is interpolated linearly within its bucket, the mean is that of the buckets' middles. A bucket without
--- an upper edge counts as its lower edge. Where both histograms are coarse the one with fewer buckets is taken.
+-- A percentile is interpolated linearly within its bucket, the mean is that of the buckets' middles; there is none where
+-- every coarse histogram has its sum, from which each side's mean is known. A bucket without an upper edge counts as its
+-- lower edge. Where both histograms are coarse the one with fewer buckets is taken.
 --
 -- $from_ns = null: leave out requests that arrived before this instant (histograms are taken as they are)
 --
@@ -91,6 +92,7 @@ figures AS (
     UNION ALL
     SELECT side, metric, 'mean', SUM(num * (low_ns + high_ns) / 2) / SUM(num), SUM(num * low_ns) / SUM(num), SUM(num * edge_ns) / SUM(num)
     FROM filled
+    WHERE metric IN (SELECT metric FROM histogram WHERE is_coarse AND sum_ns IS NULL)
     GROUP BY side, metric
 )
 SELECT
