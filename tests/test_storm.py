@@ -55,7 +55,6 @@ def test_every_request_line_and_setting_of_the_sample_is_there(observed: Run) ->
 
 def test_the_run_beside_the_sample_is_what_ingest_makes_of_it(observed: Run) -> None:
     beside = tracekit.load(SAMPLE / "run")
-    assert beside.tables.keys() == observed.tables.keys()
     for name, table in observed.tables.items():
         assert table.equals(beside.table(name)), name
     assert beside.config == observed.config
