@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import tracekit
 from tracekit.run import Run
+from tracekit.window import IN_FLIGHT, windowed
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "sample_traces" / "vllm" / "0.33.0" / "storm_a"
@@ -106,3 +108,12 @@ def test_turns_hit_what_their_parents_generated_while_it_is_still_there() -> Non
     found = {(r["metric"], r["stat"]): r["error"] for r in tracekit.compare(observed, simulated).to_rows()}
     assert abs(found["e2e_ms", "p50"]) < 0.02
     assert abs(found["e2e_ms", "p90"]) < 0.02
+
+
+def test_a_part_of_a_storm_begins_in_an_empty_engine_and_says_so(observed: Run) -> None:
+    part = windowed(observed, last="100s")
+    cut = observed.requests.filter(pl.col("arrival_ns") < part.requests["arrival_ns"].min())
+    began = part.info[IN_FLIGHT]
+    assert 0 < began <= cut.height
+    notes = tracekit.replay(part, step_time={"t0_ms": 20}).info["notes"]
+    assert any(note.startswith(f"{began} requests were in the engine") for note in notes)

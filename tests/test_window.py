@@ -6,7 +6,7 @@ from tests.sql.runs import MS, Rows, request, run, sample
 from tracekit.compare.metrics import compare
 from tracekit.errors import ConfigError
 from tracekit.run import Run
-from tracekit.window import histograms_between, windowed
+from tracekit.window import IN_FLIGHT, histograms_between, windowed
 
 EDGES = ((0.0, 100.0 * MS), (100.0 * MS, None))
 
@@ -70,17 +70,17 @@ def test_engines_are_cut_each_by_its_own_readings() -> None:
 
 
 def test_skip_first_compares_a_part_with_a_part() -> None:
-    client = run(
-        requests=[request(str(n), arrival=1000 * n, first=1000 * n + 50, last=1000 * n + 60) for n in range(41)]
+    before, after = (
+        run(
+            requests=[request(str(n), arrival=1000 * n) for n in range(41)],
+            distributions=scrapes((10, 0, 100), (20, 0, 100), (40, *later)),
+        )
+        for later in ((100, 100), (100, 200))
     )
-    server = run(
-        requests=[request(str(n), arrival=1000 * n) for n in range(41)],
-        distributions=scrapes((10, 0, 100), (20, 0, 100), (40, 100, 100)),
-    )
-    found = compare(client, server, skip_first=0.5)
+    found = compare(before, after, skip_first=0.5)
     (row,) = [row for row in found.rows if (row.metric, row.stat) == ("ttft_ms", "mean")]
     # The first half is above 100 ms without an upper edge (counts as 100); the second half is in the middle of 0..100.
-    assert row.right == pytest.approx(50)
+    assert (row.left, row.right) == (pytest.approx(50), pytest.approx(75))
 
 
 def test_a_span_in_which_nothing_happened_is_an_error() -> None:
@@ -91,3 +91,16 @@ def test_a_span_in_which_nothing_happened_is_an_error() -> None:
 def test_requests_before_the_span_are_left_out() -> None:
     cut = windowed(scraped((10, 1, 0)), since="20s", until="30s")
     assert cut.requests["request_id"].to_list() == [str(n) for n in range(20, 30)]
+
+
+def test_what_a_part_inherits_is_counted() -> None:
+    whole = run(
+        requests=[
+            request("before", arrival=0, first=10, last=900),
+            request("over", arrival=0, first=10, last=1500),
+            request("waiting", arrival=900, first=1900, last=2500),
+            request("after", arrival=1000, first=1900, last=2500),
+        ]
+    )
+    assert windowed(whole, since="1s").info[IN_FLIGHT] == 2
+    assert IN_FLIGHT not in windowed(whole, until="1s").info

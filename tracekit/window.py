@@ -12,6 +12,12 @@ from tracekit.run import Run
 LEFT_OUT: Final = "histograms_left_out"
 """Under this key a part's ``info`` has the metrics of histograms of the whole run, which cannot be cut to a part."""
 
+IS_PART: Final = "is_part"
+"""This key of ``info`` marks a part of a run."""
+
+IN_FLIGHT: Final = "in_flight_before"
+"""Under this key a part's ``info`` has how many requests of before were still in the engine when it begins."""
+
 _UNITS: Final = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|d|h|m|s)")
 _INSTANTS: Final = {"requests": "arrival_ns", "steps": "start_ns", "distributions": None}
@@ -33,7 +39,7 @@ def windowed(run: Run, *, since: str | None = None, until: str | None = None, la
         end = max((m for name in _names(run) if (m := _last(run, name)) is not None), default=0)
         low = max(low or 0, (high if high is not None else end) - _span(last, "--last"))
     tables = {}
-    info = dict(run.info)
+    info = {**run.info, IS_PART: True}
     for name in _names(run):
         frame, column = run.table(name), _INSTANTS.get(name, "time_ns")
         if name == "distributions":
@@ -49,9 +55,19 @@ def windowed(run: Run, *, since: str | None = None, until: str | None = None, la
         end = max((m for name in tables if (m := _last(run, name)) is not None), default=0)
         msg = f"{run.name}: nothing happened in that span of time; the run ends at {end / 1e9:.1f} s"
         raise ConfigError(msg)
+    if low is not None:
+        info[IN_FLIGHT] = _in_flight(run, low)
     cut = Run(run.kind, tables, dict(run.config), run.start_unix_ns, info, None)
     cut.label = run.name
     return cut
+
+
+def _in_flight(run: Run, instant: int) -> int:
+    """How many requests arrived before an instant and ended after it."""
+    ends = run.requests.select(
+        (pl.col("arrival_ns") < instant) & (pl.max_horizontal("last_token_ns", "finished_ns") > instant)
+    )
+    return int(ends.sum().item() or 0)
 
 
 def histograms_between(frame: pl.DataFrame, low: int | None, high: int | None) -> pl.DataFrame:

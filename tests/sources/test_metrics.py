@@ -9,6 +9,8 @@ from tests.sources.reading import SHARED, detected, needs_shared, read, write
 from tracekit.errors import InputError
 from tracekit.sources import metrics
 from tracekit.sources.metrics_scrape import time_of_name
+from tracekit.sources.observation import Observation
+from tracekit.window import histograms_between
 
 START = 1_796_090_000
 
@@ -55,6 +57,12 @@ def series(folder: Path, *texts: str) -> Path:
     return folder
 
 
+def newest(found: Observation) -> pl.DataFrame:
+    """The histograms as of the last scrape."""
+    rows = found.tables["distributions"]
+    return rows.filter(pl.col("time_ns") == rows["time_ns"].max())
+
+
 def test_each_scrape_is_a_sample_with_the_time_in_its_name(tmp_path: Path) -> None:
     found = read(metrics.SOURCE, series(tmp_path, scrape(running=2), scrape(running=3, preemptions=7, prompt=500)))
     stats = found.tables["engine_stats"]
@@ -82,7 +90,7 @@ def test_histograms_are_what_was_counted_between_first_and_last(tmp_path: Path) 
     found = read(
         metrics.SOURCE, series(tmp_path, scrape(fast=5, slow=1), scrape(fast=6, slow=2), scrape(fast=9, slow=4))
     )
-    rows = found.tables["distributions"].select("metric", "engine", "bucket_low", "bucket_high", "count").rows()
+    rows = newest(found).select("metric", "engine", "bucket_low", "bucket_high", "count").rows()
     assert rows == [("ttft_ns", 0, None, 250_000_000.0, 4), ("ttft_ns", 0, 250_000_000.0, None, 3)]
 
 
@@ -100,7 +108,8 @@ def test_the_sum_of_a_histogram_is_kept_where_its_buckets_allow_it(
     tmp_path: Path, seconds: tuple[float | None, float | None], expected: float | None
 ) -> None:
     first, last = (scrape(fast=n, slow=n // 4, seconds=s) for n, s in zip((4, 8), seconds, strict=True))
-    sums = read(metrics.SOURCE, series(tmp_path, first, last)).tables["distributions"]["sum"]
+    found = read(metrics.SOURCE, series(tmp_path, first, last))
+    sums = newest(found)["sum"]
     assert sums.to_list() == pytest.approx([expected] * 2)
 
 
@@ -109,7 +118,7 @@ def test_the_sum_grows_over_a_restart(tmp_path: Path) -> None:
         scrape(fast=4, seconds=0.4, preemptions=3), scrape(fast=6, seconds=0.6, preemptions=3),
         scrape(fast=1, seconds=0.2, preemptions=0, created=1.7e9 + 50),
     ]  # fmt: skip
-    found = read(metrics.SOURCE, series(tmp_path, *texts)).tables["distributions"]
+    found = newest(read(metrics.SOURCE, series(tmp_path, *texts)))
     assert found["count"].to_list() == [3, 0]
     assert found["sum"].to_list() == pytest.approx([0.4e9] * 2)
 
@@ -125,9 +134,33 @@ def test_of_two_names_of_a_histogram_the_newest_counts_alone(tmp_path: Path) -> 
         assert rows["sum"].to_list() == pytest.approx([total] * 2)
 
 
+@pytest.mark.parametrize("number", [2, 5, 128, 129, 300])
+def test_a_part_of_the_run_is_told_by_readings_in_between(tmp_path: Path, number: int) -> None:
+    found = read(
+        metrics.SOURCE, series(tmp_path, *(scrape(fast=n, slow=2 * n, seconds=3.0 * n) for n in range(number)))
+    )
+    rows = found.tables["distributions"]
+    times = rows["time_ns"].unique().sort()
+    assert min(number, 65) <= times.len() <= 129
+    assert (times[0], times[-1]) == (START * 10**9 + 250_000_000, (START + 10 * number - 10) * 10**9 + 250_000_000)
+    assert rows.filter(time_ns=times[0])["count"].to_list() == [0, 0]
+    assert newest(found)["count"].to_list() == [number - 1, 2 * number - 2]
+    middle = times[len(times) // 2]
+    before = (middle - times[0]) // (10 * 10**9)
+    part = histograms_between(rows, middle, None)
+    assert part["count"].to_list() == ([number - 1 - before, 2 * (number - 1 - before)] if middle < times[-1] else [])
+    assert part["sum"].to_list() == pytest.approx([3e9 * (number - 1 - before)] * part.height)
+
+
+def test_two_scrapes_of_one_instant_are_one_reading(tmp_path: Path) -> None:
+    for name, count in (("a", 1), ("b", 4), ("c", 6)):
+        write(tmp_path / f"{name}_{START + 9 * (name > 'a')}.prom", scrape(fast=count))
+    assert newest(read(metrics.SOURCE, tmp_path))["count"].to_list() == [5, 0]
+
+
 def test_a_single_scrape_tells_all_since_the_engines_start(tmp_path: Path) -> None:
     found = read(metrics.SOURCE, write(tmp_path / "m.txt", scrape(fast=5, slow=1)))
-    assert found.tables["distributions"]["count"].to_list() == [5, 1]
+    assert newest(found)["count"].to_list() == [5, 1]
     assert any("single scrape" in note for note in found.notes)
 
 
@@ -138,7 +171,7 @@ def test_counters_grow_over_a_restart(tmp_path: Path, later: dict[str, float]) -
     texts = [scrape(preemptions=5, fast=2), scrape(preemptions=8, fast=6), scrape(fast=3, **later)]  # type: ignore[arg-type]
     found = read(metrics.SOURCE, series(tmp_path, *texts))
     assert found.tables["engine_stats"]["num_preemptions"].to_list() == [5, 8, 8 + later["preemptions"]]
-    assert found.tables["distributions"]["count"].sum() == (6 - 2) + 3
+    assert newest(found)["count"].sum() == (6 - 2) + 3
     assert found.tables["events"].select("kind", "engine", "file").rows() == [
         ("restart", 0, f"002_{START + 20}.250.prom")
     ]
@@ -232,7 +265,7 @@ def test_recorded_servers_of_four_versions(case: str, preemptions: int, finished
     stats = found.tables["engine_stats"]
     assert stats.height == len(list(path.iterdir()))
     assert stats["num_preemptions"][-1] == preemptions
-    counts = found.tables["distributions"].group_by("metric").agg(pl.col("count").sum())
+    counts = newest(found).group_by("metric").agg(pl.col("count").sum())
     by_metric = dict(counts.rows())
     assert by_metric["e2e_ns"] == by_metric["request_prompt_tokens"] == finished
     assert {
@@ -276,5 +309,5 @@ def test_an_answer_to_query_range_is_a_series_of_scrapes(tmp_path: Path) -> None
         assert stats["time_ns"].to_list()[:2] == [START * 10**9, START * 10**9 + 15_500_000_000]
         assert stats["num_running_reqs"].to_list()[:2] == [2, 3]
         assert stats["num_preemptions"].to_list()[:2] == [5, 9]
-        rows = found.tables["distributions"].select("bucket_low", "bucket_high", "count").rows()
+        rows = newest(found).select("bucket_low", "bucket_high", "count").rows()
         assert rows == [(None, 250_000_000.0, 3), (250_000_000.0, None, 2)]

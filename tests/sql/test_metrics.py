@@ -287,6 +287,32 @@ def test_what_a_part_of_a_run_lacks_is_said() -> None:
     assert compare(scraped, scraped).warnings == []
 
 
+def test_of_a_part_a_histogram_is_not_compared_with_requests() -> None:
+    readings = [
+        {"metric": "ttft_ns", "time_ns": s * 10**9, "bucket_low": 0.0, "bucket_high": 2000.0 * MS, "count": n, "sum": n * 90.0 * MS}
+        for s, n in ((0, 0), (5, 1), (10, 4))
+    ]  # fmt: skip
+    scraped = run(distributions=readings)
+    exact = run(
+        "simulated",
+        requests=[
+            request(str(n), arrival=n * 1000, first=n * 1000 + 90, last=n * 1000 + 90, tokens=1) for n in range(9)
+        ],
+    )
+    whole, part = compare(scraped, exact), compare(scraped, exact, skip_first=0.7)
+    assert (whole.get("ttft_ms", "mean").left, whole.get("ttft_ms", "mean").right) == (90, 90)
+    assert whole.warnings == []
+    for stat in ("mean", "p99"):
+        assert part.get("ttft_ms", stat).left is None
+        assert part.get("ttft_ms", stat).right == pytest.approx(90)
+    assert [w.partition(":")[0] for w in part.warnings] == ["ttft_ms not compared"]
+    same = compare(windowed(scraped, since="5s"), windowed(scraped, since="5s"))
+    assert (same.get("ttft_ms", "mean").left, same.get("ttft_ms", "mean").n_left) == (90, 3)
+    assert [w.partition(":")[0] for w in compare(scraped, scraped, skip_first=0.7).warnings] == [
+        "neither run tells when requests arrived"
+    ]
+
+
 def test_a_condition_on_a_guess_says_so() -> None:
     coarse = run(distributions=[{"metric": "itl_ns", "bucket_low": 0.0, "bucket_high": 2000.0 * MS, "count": 10}])
     verdicts = judge(compare(coarse, coarse), [parse_condition("itl_ms.p99>10"), parse_condition("itl_ms.p99>+1%")])

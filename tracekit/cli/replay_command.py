@@ -93,6 +93,7 @@ def command(
     if lost and not quiet:
         say(f"note: {output} holds the requests alone; left out: {', '.join(lost)}")
     comparison = compare(observed, simulated) if has_outcomes(observed) else None
+    said_once(comparison.warnings if comparison else [], quiet=quiet)
     if as_json:
         rows = comparison.to_rows() if comparison else None
         print_json({"run": output, **show_json(simulated), "comparison": rows})

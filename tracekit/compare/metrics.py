@@ -16,7 +16,7 @@ from tracekit.compare.database import connect, view_sql
 from tracekit.compare.queries import named_query
 from tracekit.errors import InputError
 from tracekit.run import Run
-from tracekit.window import LEFT_OUT, histograms_between, left_out
+from tracekit.window import IS_PART, LEFT_OUT, histograms_between, left_out
 
 if TYPE_CHECKING:
     import duckdb
@@ -140,8 +140,8 @@ def compare(
     from_ns = _cut(sampled, other, skip_first) if skip_first else None
     if from_ns is not None:
         is_same, first = right is left, sampled is left
-        left = _cut_histograms(left, from_ns)
-        right = left if is_same else _cut_histograms(right, from_ns)
+        left = _cut_from(left, from_ns)
+        right = left if is_same else _cut_from(right, from_ns)
         sampled, other = (left, right) if first else (right, left)
     left_rows, left_values = _side(left, from_ns, objectives)
     right_rows, right_values = (left_rows, left_values) if right is left else _side(right, from_ns, objectives)
@@ -150,6 +150,12 @@ def compare(
         concurrency = _ask(connection, "concurrency_error", from_ns=from_ns)
         matched = _ask(connection, "matched_requests")[0]
         in_buckets = _ask(connection, "latency_stats_in_buckets", from_ns=from_ns) if _is_coarse(connection) else []
+    unlike = _unlike((left, left_rows), (right, right_rows))
+    for rows_of_side in (left_rows, right_rows):
+        for row in rows_of_side:
+            if row["metric"] in unlike and row["source"] != "requests":
+                row.update(value=None, n=0, low=None, high=None, source=None)
+    in_buckets = [row for row in in_buckets if row["metric"] not in unlike]
     names = _labels(left, right)
     per_side = [_joined(one, two) for one, two in zip(left_rows, right_rows, strict=True)]
     rows = [row for row in per_side if row.metric.endswith("_ms")]
@@ -171,7 +177,25 @@ def compare(
         for run, side in ((left, left_rows), (right, right_rows))
         if (lost := _lost(run, side))
     ]
+    if skip_first and from_ns is None:
+        warnings.append("neither run tells when requests arrived: nothing is left out; --from and --last cut by time")
+    if unlike:
+        why = "of a part of a run scrapes and logs tell what happened in it, but requests count by their arrival"
+        warnings.append(f"{', '.join(unlike)} not compared: {why}")
     return Comparison(tuple(rows), notes, left.name, right.name, list(dict.fromkeys(warnings)))
+
+
+def _unlike(*sides: tuple[Run, Iterable[dict[str, Any]]]) -> list[str]:
+    """The figures that requests tell of one side, and the histogram or the samples of a part of a run of the other."""
+    if not any(run.info.get(IS_PART) for run, _ in sides):
+        return []
+    sources: dict[str, set[str]] = {}
+    for _, rows in sides:
+        for row in rows:
+            is_told_so = row["metric"].endswith("_ms") or row["metric"] == "output_tps"
+            if is_told_so and row["source"] is not None:
+                sources.setdefault(row["metric"], set()).add(row["source"])
+    return [metric for metric, found in sources.items() if "requests" in found and len(found) > 1]
 
 
 def _lost(run: Run, rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -215,13 +239,13 @@ def _cut(sampled: Run, other: Run, share: float) -> int | None:
     return None
 
 
-def _cut_histograms(run: Run, from_ns: int) -> Run:
+def _cut_from(run: Run, from_ns: int) -> Run:
     """The run with what its histograms counted from an instant on: a part is never compared with a whole."""
     if not run.has("distributions"):
-        return run
+        return replace(run, info={**run.info, IS_PART: True})
     whole = run.table("distributions")
     part = histograms_between(whole, from_ns, None)
-    info = {**run.info, LEFT_OUT: [*run.info.get(LEFT_OUT, ()), *left_out(whole, part)]}
+    info = {**run.info, IS_PART: True, LEFT_OUT: [*run.info.get(LEFT_OUT, ()), *left_out(whole, part)]}
     cut = replace(run, tables={**run.tables, "distributions": part}, info=info)
     cut.label = run.name
     return cut

@@ -23,6 +23,7 @@ from tracekit.replay.workload import Workload, compressed, workload_of
 from tracekit.run import NUMBERED, Run
 from tracekit.step_time.coverage import RANGES, beyond
 from tracekit.step_time.parameters import StepTime
+from tracekit.window import IN_FLIGHT
 
 ENGINES: Final = ("auto", "kernel", "model")
 STEPS: Final = ("all", "none", "sample")
@@ -121,6 +122,10 @@ def replay(
     result.tables["requests"] = as_sent(result.tables["requests"], settled.step_time.chat_ns)
     numbered = [note for note in trace.info.get("notes", []) if str(note).startswith(NUMBERED)]
     notes = settled.notes + numbered + result.notes
+    if in_flight := trace.info.get(IN_FLIGHT):
+        notes.append(
+            f"{in_flight:,} requests were in the engine when this part of the run begins; the replay begins with an empty one"
+        )
     if (extrapolated := beyond(settled.step_time.fit, _largest(result.tables["steps"]))) is not None:
         notes.append(extrapolated)
     unfinished = result.tables["requests"].filter(finish_reason="unfinished").height

@@ -24,6 +24,8 @@ _OTHER_MEANING: Final = frozenset({"hash_block_size", "swap_space"})
 _FILES_LOOKED_AT: Final = 20
 _RESTART_S: Final = 1.0
 _SUM_SLACK: Final = 0.01
+_MOST_READINGS: Final = 128
+"""A histogram is kept as of at most so many scrapes, so that a part of the run can be told from the rest."""
 
 
 def detects(material: Material) -> bool:
@@ -66,7 +68,7 @@ def read(material: Material, options: Options) -> Observation:
         [row for engine in series.values() for row in engine.rows], schema=polars_schema(ENGINE_STATS)
     ).sort("time_ns", "engine", maintain_order=True)
     _put_restarts(observation, list(series.values()))
-    buckets = [row for engine in series.values() for row in engine.distribution()]
+    buckets = [row for engine in series.values() for row in engine.distributions()]
     if buckets:
         observation.tables["distributions"] = pl.DataFrame(buckets, schema=polars_schema(DISTRIBUTIONS))
     if len(scrapes) == 1:
@@ -123,6 +125,7 @@ class _Engine:
     preemptions_before: float = 0.0
     base: dict[Bucket, float] = field(default_factory=dict)
     earlier: dict[Bucket, float] = field(default_factory=dict)
+    readings: list[tuple[int, dict[Bucket, float]]] = field(default_factory=list)
 
     def add(self, scrape: Scrape, sample: EngineSample) -> None:
         """Take one more scrape, later than those before."""
@@ -143,6 +146,11 @@ class _Engine:
             sample.counters = self.last.counters | sample.counters
             sample.buckets = self.last.buckets | sample.buckets
         self.last, self.last_ns = sample, time_ns
+        if self.readings and self.readings[-1][0] == time_ns:
+            self.readings.pop()
+        self.readings.append((time_ns, self._grown()))
+        if len(self.readings) > _MOST_READINGS:
+            self.readings = self.readings[::2]
 
     def _row(self, time_ns: int, sample: EngineSample, *, is_restart: bool) -> dict[str, Any]:
         gauges, counters = sample.gauges, sample.counters
@@ -176,33 +184,43 @@ class _Engine:
             for bucket in self.earlier | self.last.buckets
         }
 
-    def distribution(self) -> list[dict[str, Any]]:
-        """Buckets of what was counted between the first and the last scrape (a single scrape: all it holds)."""
-        grown = self._grown()
-        rows: list[dict[str, Any]] = []
-        for metric in dict.fromkeys(metric for metric, _ in grown):
-            edges = sorted(edge for name, edge in grown if name == metric and edge is not None)
-            if not edges or grown[metric, edges[-1]] <= 0:
-                continue
-            low, below = None, 0.0
-            buckets: list[tuple[float | None, float, int]] = []
-            for edge in edges:
-                buckets.append((low, edge, max(round(grown[metric, edge] - below), 0)))
-                low, below = edge, grown[metric, edge]
-            total = _possible_sum(grown.get((metric, None)), buckets)
-            rows += [
-                {
-                    "metric": metric,
-                    "engine": self.number,
-                    "time_ns": self.last_ns,
-                    "bucket_low": low,
-                    "bucket_high": None if edge == float("inf") else edge,
-                    "count": count,
-                    "sum": total,
-                }
-                for low, edge, count in buckets
-            ]
-        return rows
+    def distributions(self) -> list[dict[str, Any]]:
+        """Buckets of what was counted since the first scrape, as of several later ones (a single scrape: all it holds)."""
+        last = self._grown()
+        metrics = [
+            metric
+            for metric in dict.fromkeys(metric for metric, _ in last)
+            if any(count > 0 for (name, edge), count in last.items() if name == metric and edge is not None)
+        ]
+        readings = self.readings
+        if len(self.rows) > 1:
+            # Nothing is counted at the first, from which all others count.
+            readings = [(readings[0][0], dict.fromkeys(last, 0.0)), *readings[1:]]
+        if readings[-1][0] != self.last_ns:
+            readings = [*readings, (self.last_ns or 0, last)]
+        return [
+            row for time_ns, grown in readings for metric in metrics for row in self._histogram(metric, grown, time_ns)
+        ]
+
+    def _histogram(self, metric: str, grown: dict[Bucket, float], time_ns: int) -> list[dict[str, Any]]:
+        low, below = None, 0.0
+        buckets: list[tuple[float | None, float, int]] = []
+        for edge in sorted(edge for name, edge in grown if name == metric and edge is not None):
+            buckets.append((low, edge, max(round(grown[metric, edge] - below), 0)))
+            low, below = edge, grown[metric, edge]
+        total = _possible_sum(grown.get((metric, None)), buckets)
+        return [
+            {
+                "metric": metric,
+                "engine": self.number,
+                "time_ns": time_ns,
+                "bucket_low": low,
+                "bucket_high": None if edge == float("inf") else edge,
+                "count": count,
+                "sum": total,
+            }
+            for low, edge, count in buckets
+        ]
 
 
 def _possible_sum(total: float | None, buckets: list[tuple[float | None, float, int]]) -> float | None:
