@@ -234,7 +234,7 @@ def _left(plan: StepPlan, engine: Engine) -> str:
     """What the step left, and what stopped the next request."""
     config = engine.config
     state = (
-        f"{plan.num_running:,} running of {config.max_num_seqs:,}, {plan.num_waiting:,} waiting, "
+        f"after it {plan.num_running:,} running of {config.max_num_seqs:,}, {plan.num_waiting:,} waiting, "
         f"{plan.num_free_blocks:,} blocks free"
     )
     if plan.bound_by == "none":

@@ -22,7 +22,7 @@ def test_comparison_has_sections_and_fits_the_terminal() -> None:
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if line and not line.startswith(" ")] == [
-        "concurrency", "preemptions", "latency", "throughput",
+        "concurrency at 1 instant", "preemptions", "latency", "throughput",
     ]  # fmt: skip
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -38,7 +38,8 @@ def command(
     """Read vLLM logs, /metrics scrapes, traces and client results into an observed run.
 
     All sources together are one incident: the configuration and samples come from the server log, counters from the
-    scrapes, requests from the table. Formats are detected by content; - is standard input.
+    scrapes, requests from the table. Formats are detected by content; - is standard input. Every line or row is counted:
+    understood, other (nothing in it is kept) or unreadable.
 
     \b
     tracekit ingest server.log metrics/ client.jsonl -o incident \\

@@ -49,7 +49,8 @@ def recording_flags(run: Run) -> list[tuple[str, str]]:
     except (KeyError, ConfigError):
         return []
     flags = []
-    if not _on(run, "enable_log_requests"):
+    is_told = all(run.requests[name].count() for name in ("arrival_ns", "max_tokens"))
+    if not _on(run, "enable_log_requests") and not is_told:
         flag = "--enable-log-requests" if version >= (0, 10, 1) else "(leave out) --disable-log-requests"
         flags.append((flag, "arrivals and limits of every request"))
     if version >= (0, 10, 2) and not run.requests["num_generated_tokens"].count():

@@ -13,6 +13,7 @@ from tracekit.run import Run
 
 if TYPE_CHECKING:
     from tracekit.compare.metrics import Comparison
+    from tracekit.config import ConfigValue
 
 _WIDTH = 80
 
@@ -38,9 +39,7 @@ def ingest_text(run: Run, target: str, *, verbose: bool = False) -> str:
     lines = []
     for source in run.info["sources"]:
         account, clock = source["accounting"], source["clock"]
-        counts = (
-            f"{account['read']:,} {account['unit']}: {account['understood']:,} understood, {account['other']:,} other"
-        )
+        counts = f"{_counted(account['read'], account['unit'])}: {account['understood']:,} understood, {account['other']:,} other"
         if account["duplicates"]:
             counts += f", {account['duplicates']:,} of them duplicates"
         counts += f", {account['unreadable']:,} unreadable"
@@ -52,9 +51,14 @@ def ingest_text(run: Run, target: str, *, verbose: bool = False) -> str:
             lines += _wrapped("  clock", f"{clock['kind']}: {clock.get('how', '')}{offset}")
     for skipped in run.info.get("skipped", []):
         lines.append(f"  skipped {skipped['count']:,}: {skipped['what']}")
-    found = ", ".join(f"{run.table(name).height:,} {name}" for name in run.describe_json()["tables"])
+    found = ", ".join(_counted(run.table(name).height, name) for name in run.describe_json()["tables"])
     lines += ["", *_wrapped(target, found), "", f"next: tracekit show {target}   tracekit replay {target}"]
     return sanitise("\n".join(lines))
+
+
+def _counted(count: int, what: str) -> str:
+    is_one = count == 1 and "_" not in what
+    return f"{count:,} {what.removesuffix('s') if is_one else what}"
 
 
 def show_text(run: Run, *, verbose: bool = False) -> str:
@@ -94,7 +98,7 @@ def replay_text(observed: Run, simulated: Run, comparison: "Comparison | None", 
 
 def _ends(run: Run) -> str:
     """How the requests ended; those of which only an instant is known have finished somehow."""
-    ended = pl.when(pl.col("finished_ns").is_null()).then(pl.lit("unknown")).otherwise(pl.lit("finished"))
+    ended = pl.when(pl.col("finished_ns").is_null()).then(pl.lit("unknown")).otherwise(pl.lit("finished, not told why"))
     reasons = run.requests.group_by(pl.coalesce("finish_reason", ended).alias("end")).len().sort("end").rows()
     return ", ".join(f"{count:,} {reason}" for reason, count in reasons)
 
@@ -110,7 +114,7 @@ def _pool(run: Run) -> str:
 
 
 def _counts(run: Run) -> list[str]:
-    lines = _wrapped(f"{run.requests.height:,} requests", _ends(run) or "none")
+    lines = _wrapped(_counted(run.requests.height, "requests"), _ends(run) or "none")
     lines += [line for s in run.info.get("skipped", []) for line in _wrapped(f"  {s['count']:,}", str(s["what"]))]
     cache = run.info.get("prefix_cache") or {}
     if cache.get("num_queries"):
@@ -214,10 +218,19 @@ def _config(run: Run) -> list[str]:
     lines = []
     for name, value in sorted(run.config.items()):
         shown = f"{value.value:g}" if isinstance(value.value, float) else str(value.value)
-        origin = f"{value.origin}{f' ({value.where})' if value.where else ''}"
-        line = f"  {name:36} {shown:16} {origin}"
-        lines += [line] if len(line) <= _WIDTH else [f"  {name:36} {shown}", f"{' ' * 56}{origin}"[-_WIDTH:]]
+        start = f"  {name:36} {shown:16} "
+        origin = _origin(value, _WIDTH - len(start))
+        lines += (
+            [start + origin] if len(start + origin) <= _WIDTH else [start.rstrip(), f"{' ' * 56}{origin}"[-_WIDTH:]]
+        )
     return lines
+
+
+def _origin(value: "ConfigValue", width: int) -> str:
+    """Where a value comes from; of a file in a folder the folder alone, where there is no room for both."""
+    whole = f"{value.origin} ({value.where})" if value.where else value.origin
+    folder, slash, _ = (value.where or "").partition("/")
+    return f"{value.origin} ({folder}/...)" if slash and len(whole) > width else whole
 
 
 def _wrapped(label: str, text: str, indent: int = 4) -> list[str]:

@@ -94,7 +94,8 @@ def comparison_text(comparison: "Comparison", left_name: str, right_name: str, w
             continue
         shown = [row for row in rows if row.left is not None or row.right is not None]
         unknown = sorted({row.metric for row in rows} - {row.metric for row in shown}, key=metrics.index)
-        lines.append(title)
+        instants = max((row.n_left for row in rows if row.stat == "mean"), default=0) if title == "concurrency" else 0
+        lines.append(f"{title} at {instants:,} instant{'' if instants == 1 else 's'}" if instants else title)
         previous = None
         for row in sorted(shown, key=lambda r: metrics.index(r.metric)):
             lines.append(_comparison_line(row, is_first=row.metric != previous))
